@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -48,6 +49,8 @@ from hpcdi.utils.nested import take_rows, under
 
 _OBSERVATION = "observation"
 _COLUMNS_OF_FACTS = ("reward", "terminated", "truncated")
+OF_AN_EPISODE = ("env_id", "episode_id", "episode_seed", "episode_resets")
+"""What items of one episode have alike."""
 _OF_ITEMS, _PERHAPS_NONE = "policy_version", INFO
 """What each item has, and of what a run may keep nothing: asked for, neither is a mistake."""
 
@@ -217,7 +220,7 @@ def _episodes_of(
 ) -> Iterator[Episode]:
     """Yields the episodes of a collector, of all its starts; `paths` in the order of blocks."""
     open_episodes: dict[tuple[int, ...], list[_Part]] = {}  # their parts so far
-    gaps = _Gaps(lambda: block_numbers(paths))
+    gaps = _Gaps(paths)
     for path in paths:
         for block in _blocks(path, only, left_out):
             if isinstance(block, ShardError):
@@ -324,11 +327,6 @@ def _holds_blocks(paths: Sequence[Path], only: Collection[str] | None) -> bool:
     return any(isinstance(block, Block) for block in blocks)
 
 
-def block_numbers(paths: Sequence[Path]) -> set[int]:
-    """Returns the numbers of all blocks of some shards, also of those whose rows are damaged."""
-    return set(map(number_of_block, _facts_in(paths)))
-
-
 def _facts_in(paths: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
     """Yields the facts of all blocks in shards, those that are not torn."""
     for path in paths:
@@ -336,25 +334,56 @@ def _facts_in(paths: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
             yield from facts_of(path)
 
 
-class _Gaps:
-    """Where data of a collector are missing: a part of an episode may have been there.
+class BlockNumbers:
+    """The numbers of a collector's blocks, one after the other, as they are stored.
 
-    Its blocks are numbered from 1, and in each start of the run anew, from another number on. They
-    are numbered when they are begun, and stored when they are full: where several players' are open
-    at once, a lower number may come later.
+    They are from 1 on, and in each start of the run anew, from another number on. Blocks are
+    numbered when they are begun, and stored when they are full: where several players' are open at
+    once, a lower number may come later.
 
     Args:
-        numbers: returns those of all its blocks; called where one does not follow the one before.
+        paths: of all the collector's shards, read where a number does not follow the one before.
 
     Attributes:
-        count: gaps so far.
         start: number of the run's start.
     """
 
-    def __init__(self, numbers: Callable[[], Collection[int]]) -> None:
-        self.count = self.start = 0
-        self._numbers, self._stored = numbers, frozenset[int]()  # of all blocks, when needed
-        self._highest = 0  # number of a block so far
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.start = 0
+        self._paths, self._highest = paths, 0  # number of a block so far
+
+    def advance(self, number: int) -> tuple[bool, bool]:
+        """Take the next number; returns whether it begins a later start, and whether one is lost.
+
+        A block is lost where its number has been passed, and no shard has it.
+        """
+        start = number // RESTART_NUMBERS
+        is_later_start = start != self.start
+        if is_later_start:
+            self.start, self._highest = start, start * RESTART_NUMBERS
+        passed = range(self._highest + 1, number)
+        self._highest = max(number, self._highest)
+        return is_later_start, bool(passed) and not self._stored.issuperset(passed)
+
+    @cached_property
+    def _stored(self) -> frozenset[int]:
+        """Numbers of all blocks in the shards, also of those whose rows are damaged."""
+        return frozenset(map(number_of_block, _facts_in(self._paths)))
+
+
+class _Gaps:
+    """Where data of a collector are missing: a part of an episode may have been there.
+
+    Args:
+        paths: of all its shards.
+
+    Attributes:
+        count: gaps so far.
+        blocks: the numbers of its blocks.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.count, self.blocks = 0, BlockNumbers(paths)
         self._player = MAIN  # of the block
         self._count_at_start = 0  # gaps when this start began
         # player and environment -> gaps when its last episode ended
@@ -367,20 +396,12 @@ class _Gaps:
         self._count_at_end |= {(self._player, env): self.count for env in self._ended_in_block}
         self._ended_in_block.clear()
         self._player = player
-        start = number // RESTART_NUMBERS
-        if start != self.start:  # environments began anew
-            self.start, self._highest = start, start * RESTART_NUMBERS
+        is_later_start, is_lost = self.blocks.advance(number)
+        if is_later_start:  # environments began anew
             self.count += 1
             self._count_at_start = self.count
             self._count_at_end.clear()
-        self.count += self._is_missing(range(self._highest + 1, number))
-        self._highest = max(number, self._highest)
-
-    def _is_missing(self, passed: range) -> bool:
-        """Returns whether one of these numbers is that of no block in any shard."""
-        if passed and not self._stored:
-            self._stored = frozenset(self._numbers())
-        return not self._stored.issuperset(passed)
+        self.count += is_lost
 
     def note_items(self, items: Array) -> None:
         """Note the table of the block's items: an episode's players have one each."""
@@ -411,8 +432,8 @@ def _of_several_players(items: Array) -> set[int]:
     Those without a seed are among them, since nothing tells.
     """
     several, episodes = set[int](), dict[tuple[int, ...], int]()
-    names = ("episode_id", "env_id", "episode_seed", "episode_resets")
-    for episode, env, seed, resets in zip(*(items[name].tolist() for name in names), strict=True):
+    of_items = zip(*(items[name].tolist() for name in OF_AN_EPISODE), strict=True)
+    for env, episode, seed, resets in of_items:
         if episode == RELABELLED:
             continue
         if seed == NO_SEED or episodes.setdefault((env, seed, resets), episode) != episode:
@@ -485,7 +506,7 @@ def _parts_of(
             continue
         env = int(items["env_id"][number])
         part = _Part(
-            gaps.start,
+            gaps.blocks.start,
             env,
             int(items["episode_id"][number]),
             take_rows(seen, slice(start, end)),

@@ -17,9 +17,7 @@ trial that has its settings, and tells it all that has ended, in the order of th
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +28,7 @@ import numpy as np
 
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
+from hpcdi.utils.disk import cut_torn_line
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -245,7 +244,7 @@ def _study_in(path: Path) -> Study:
 
         def acquire(self) -> bool:
             is_taken = super().acquire()
-            _drop_torn_line(path)
+            cut_torn_line(path)
             return is_taken
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -258,15 +257,6 @@ def _study_in(path: Path) -> Study:
             load_if_exists=True,
             pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
         )
-
-
-def _drop_torn_line(path: Path) -> None:
-    """Truncate a file after its last newline; it may not be there."""
-    with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-        if file.read() not in (b"", b"\n"):  # seldom: only then it is read as a whole
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _quiet() -> Any:

@@ -67,6 +67,7 @@ ITEM_DTYPE = np.dtype(
     ]
 )
 """A block's table of items: parts of episodes, each in consecutive rows of the block."""
+ITEM_NAMES = ITEM_DTYPE.names or ()
 NO_SEED = -1
 """Stands for a seed that is not known, or that several environments share."""
 INFO = "info"
@@ -83,6 +84,16 @@ class ColumnSpec:
     dtype: str
     shape: tuple[int, ...]
     offset: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape[1:])
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all rows."""
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -204,12 +215,7 @@ class ShardRef:
 
     def row_bytes(self) -> int:
         """Returns the bytes of one row over all row columns."""
-        names = ITEM_DTYPE.names or ()
-        return sum(
-            np.dtype(spec.dtype).itemsize * math.prod(spec.shape[1:])
-            for spec in self.columns
-            if spec.name not in names
-        )
+        return sum(spec.row_bytes for spec in self.columns if spec.name not in ITEM_NAMES)
 
 
 _schema_of = lru_cache(maxsize=256)(BlockSchema)

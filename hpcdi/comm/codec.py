@@ -32,7 +32,7 @@ from hpcdi.comm.records import RecordForm
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError
 from hpcdi.types import Array, BlockSchema, ColumnSpec, Lockstep, RowView, ShardRef
-from hpcdi.utils.nested import parse_json
+from hpcdi.utils.nested import PARSE_ERRORS, parse_json
 
 C = TypeVar("C", bound=type)
 
@@ -46,17 +46,7 @@ _ALIGNMENT = 16
 _FIRST_OF_JSON = 32
 _PREFIX = struct.Struct("<IQ")  # number of arrays, bytes of the JSON
 _ENTRY = struct.Struct("<QB")  # bytes of an array, 1 where it is a frame of its own
-_DAMAGE = (
-    struct.error,
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    ArithmeticError,
-    RuntimeError,
-    MemoryError,
-    SyntaxError,  # numpy reads a shape in a dtype's text as Python
-)
+_DAMAGE = (struct.error, *PARSE_ERRORS)
 """Errors of decoding bytes that `encode` did not make."""
 _EMPTY = np.empty(0, np.uint8)
 _ATOMS = frozenset((type(None), bool, int, float, str))

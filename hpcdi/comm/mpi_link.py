@@ -13,6 +13,7 @@ Importing this starts MPI.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -40,8 +41,10 @@ RANK_DIED = {
 }
 """Classes of MPI's errors that say that a rank has died; none where the library has none."""
 
-_LONG_NAP_S = 20e-3
-"""Longest nap where all ring: a bell may get lost, and one that dies does not ring."""
+_BELL_NAP_S, _LONG_NAP_S = 5e-3, 20e-3
+"""First and longest nap where all ring: a bell may get lost, and one that dies does not ring."""
+_OVERTAKEN_S = 5e-3
+"""Short naps after a bell that came before its message."""
 
 
 class _Wake(threading.Event):
@@ -86,7 +89,8 @@ class MpiLink:
         self.ranks_may_die = ranks_may_die()
         self._comm = comm
         self._backoff = Backoff(shortest_nap_s, longest_nap_s, self.wake)
-        self._at_bell = Backoff(shortest_nap_s, _LONG_NAP_S, self.bell)
+        self._at_bell = Backoff(_BELL_NAP_S, _LONG_NAP_S, self.bell)
+        self._rung_at = -math.inf  # a message may still be on its way that was rung for
         self._ringers: dict[int, Ringer] = {}
         # by rank: requests, and the encoded message that MPI reads until they are done
         self._outgoing: dict[int, deque[tuple[list[MPI.Request], Any]]] = {}
@@ -143,6 +147,7 @@ class MpiLink:
                 return []
         self._backoff.reset()
         self._at_bell.reset()
+        self._rung_at = -math.inf
         return arrived
 
     def unsent(self) -> list[int]:
@@ -153,11 +158,12 @@ class MpiLink:
     def _nap(self, at_most_s: float) -> None:
         """Sleep, by short naps while part of a message is under way: MPI must be called for it."""
         under_way = any(self._outgoing.values()) or any(self._incoming.values())
-        if not self._ringers or under_way:
+        if not self._ringers or under_way or time.monotonic() - self._rung_at < _OVERTAKEN_S:
             self._backoff.nap(at_most_s)
             return
         self._at_bell.nap(at_most_s)
-        self.bell.hear()
+        if self.bell.hear():
+            self._rung_at = time.monotonic()
 
     def _probe(self) -> list[tuple[int, Message]]:
         self._drop_sent()
@@ -234,15 +240,22 @@ class MpiLink:
         """
         if error.Get_error_class() not in RANK_DIED:
             raise error
-        failed, group = self._comm.Get_failed(), self._comm.Get_group()
-        ranks = set(MPI.Group.Translate_ranks(failed, list(range(failed.Get_size())), group))
-        self._comm.Ack_failed(failed.Get_size())
-        failed.Free()
-        group.Free()
-        self._newly_lost += sorted(ranks - self._lost)
-        self._lost |= ranks
+        dead = dead_ranks(self._comm)
+        self._comm.Ack_failed(len(dead))
+        self._newly_lost += [rank for rank in dead if rank not in self._lost]
+        self._lost.update(dead)
 
     def _abandon(self, waiting: deque[Any]) -> None:
         """Give up the messages on their way to or from a dead rank."""
         self._abandoned += waiting
         waiting.clear()
+
+
+def dead_ranks(comm: MPI.Comm) -> list[int]:
+    """Returns the ranks of a communicator that have died, sorted; needs ULFM."""
+    failed, own = comm.Get_failed(), comm.Get_group()
+    try:
+        return sorted(MPI.Group.Translate_ranks(failed, list(range(failed.Get_size())), own))
+    finally:
+        failed.Free()
+        own.Free()

@@ -22,6 +22,7 @@ from hpcdi.comm.codec import sendable
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError
 from hpcdi.utils.console import redirected
+from hpcdi.utils.variables import variables_set
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -78,16 +79,10 @@ def start_mpi(*, asks_transports: bool = True) -> tuple[float, dict[str, str]]:
             of ``MPI_Init``, and a rank that has not come so far can be ended by one, see `pmix`
             (one start of some 50, 4 ranks on two busy nodes; none of 100 without).
     """
-    chosen = os.environ.get(_DISPLAY)
-    if asks_transports:
-        os.environ.setdefault(_DISPLAY, "mpi_init")
+    asked = {_DISPLAY: "mpi_init"} if asks_transports and _DISPLAY not in os.environ else {}
     start = time.perf_counter()
-    try:
-        with _standard_output() as printed:
-            from hpcdi.comm import world  # noqa: F401 (starts MPI)
-    finally:
-        if chosen is None:
-            os.environ.pop(_DISPLAY, None)
+    with variables_set(asked), _standard_output() as printed:
+        from hpcdi.comm import world  # noqa: F401 (starts MPI)
     start_s = time.perf_counter() - start
     text = "".join(printed)
     if warnings := _TABLE.sub("", text).strip():  # other output of the library is for people
@@ -231,12 +226,11 @@ def reduce_together(
     import torch
 
     from hpcdi.comm.group import allreduce_data, dist_finalize, dist_init
+    from hpcdi.comm.world import communicator
 
     import_s = time.perf_counter() - start
     doing(f"ranks {list(ranks)} to form a {backend} group")
-    everybody = comm.Get_group()
-    members = everybody.Incl(list(ranks))
-    group = comm.Create_group(members, _GROUP_TAG)
+    group = communicator(comm, ranks, _GROUP_TAG, from_group=False)
     try:
         group.Barrier()  # all have imported torch
         start = time.perf_counter()
@@ -259,6 +253,4 @@ def reduce_together(
     finally:
         dist_finalize()
         group.Free()
-        members.Free()
-        everybody.Free()
     return GroupSpeed(tuple(ranks), import_s, form_s, reduce_s)

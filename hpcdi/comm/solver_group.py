@@ -21,7 +21,7 @@ import contextlib
 import os
 import platform
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 import numpy as np
@@ -30,7 +30,7 @@ from mpi4py import MPI
 from hpcdi.comm.coupled import CoupledComm
 from hpcdi.comm.doorbell import Doorbell, Ringer
 from hpcdi.comm.failure import ranks_may_die
-from hpcdi.comm.mpi_link import RANK_DIED
+from hpcdi.comm.mpi_link import RANK_DIED, dead_ranks
 from hpcdi.comm.solver_protocol import (
     ANSWER_TAG,
     ANSWER_TEXT_BYTES,
@@ -76,12 +76,11 @@ class Peer:
 
     Attributes:
         rank: of MPI_COMM_WORLD.
-        host, pid: its node and process.
+        pid: its process.
         ringer: its doorbell; None: it is on another node.
     """
 
     rank: int
-    host: str
     pid: int
     ringer: Ringer | None
 
@@ -184,35 +183,37 @@ class SolverGroup:
         return True
 
     def _peer(self, rank: int, hello: SolverMessage) -> Peer:
-        lines, spaces = hello.lines, (hello.lines.get("spaces", ""), self.sizes.spaces)
-        if all(spaces) and spaces[0] != spaces[1]:
-            self._send(self._world, rank, WORLD_TAG, self._go_message(self.sizes))
-            raise EnvError(
-                f"environment {self.place.environment}: {SPACES_DIFFER} (rank {rank}, process "
-                f"{lines['pid']} on {lines['host']})"
-            )
-        for what in ("observations", "actions"):
-            own, wanted = int(lines[what]), getattr(self.sizes, what)
-            if own >= 0 and wanted >= 0 and own != wanted:
-                # it says so, too
-                self._send(self._world, rank, WORLD_TAG, self._go_message(self.sizes))
-                raise EnvError(
-                    f"environment {self.place.environment}: its program has {own} {what} (rank "
-                    f"{rank}, process {lines['pid']} on {lines['host']}), and the experiment's "
-                    f"configuration says {wanted}"
-                )
+        lines = hello.lines
+        who = f"(rank {rank}, process {lines['pid']} on {lines['host']})"
+        if mismatch := self._mismatch(lines, who):
+            self._send(self._world, rank, WORLD_TAG, self._go_message())  # it says so, too
+            raise EnvError(f"environment {self.place.environment}: {mismatch}")
         is_here = lines["host"] == platform.node()
         ringer = Ringer.of(lines["bell"], lines["inode"]) if is_here else None
-        return Peer(rank, lines["host"], int(lines["pid"]), ringer)
+        return Peer(rank, int(lines["pid"]), ringer)
 
-    def _go_message(self, sizes: Sizes) -> SolverMessage:
+    def _mismatch(self, hello: Mapping[str, str], who: str) -> str:
+        """Returns how a rank's sizes differ from the configuration's; empty: they do not."""
+        spaces = (hello.get("spaces", ""), self.sizes.spaces)
+        if all(spaces) and spaces[0] != spaces[1]:
+            return f"{SPACES_DIFFER} {who}"
+        for what in ("observations", "actions"):
+            own, wanted = int(hello[what]), getattr(self.sizes, what)
+            if own >= 0 and wanted >= 0 and own != wanted:
+                return (
+                    f"its program has {own} {what} {who}, and the experiment's configuration says "
+                    f"{wanted}"
+                )
+        return ""
+
+    def _go_message(self) -> SolverMessage:
         # Create_group fails after a death in the world, also one that nobody has seen yet: before
         # spare ranks are needed there was one
         has_died = self.place.assigner is not None or _has_dead(self._world)
         lines = {
-            "observations": str(sizes.observations),
-            "actions": str(sizes.actions),
-            "spaces": sizes.spaces,
+            "observations": str(self.sizes.observations),
+            "actions": str(self.sizes.actions),
+            "spaces": self.sizes.spaces,
             "from_group": str(int(ranks_may_die() and has_died)),
             "rings": "0",
         }
@@ -220,7 +221,7 @@ class SolverGroup:
 
     def _go(self) -> _Pairing:
         """Tell all ranks how, and begin to make the pair with them."""
-        go = self._go_message(self.sizes)
+        go = self._go_message()
         for rank, peer in self.peers.items():
             bell = self._bell.lines() if self._bell and peer.ringer else {}
             rings = {"rings": str(int(peer.ringer is not None))}
@@ -357,8 +358,8 @@ class SolverGroup:
     def _dead_members(self) -> list[int]:
         """World ranks of its members that have died."""
         if self._pair is None:
-            return [rank for rank in _dead(self._world) if rank in self.place.ranks]
-        return [self.place.ranks[rank - 1] for rank in _dead(self._pair) if rank > 0]
+            return [rank for rank in dead_ranks(self._world) if rank in self.place.ranks]
+        return [self.place.ranks[rank - 1] for rank in dead_ranks(self._pair) if rank > 0]
 
     def _gone(self) -> list[int]:
         """World ranks of this node whose processes are gone.
@@ -521,15 +522,5 @@ def _tell(place: SolverPlace, message: SolverMessage, tag: int) -> None:
             MPI.COMM_WORLD.Isend([packed, MPI.BYTE], rank, tag).Wait()  # short: it leaves at once
 
 
-def _dead(comm: MPI.Intracomm) -> list[int]:
-    """Ranks of a communicator that have died."""
-    failed, own = comm.Get_failed(), comm.Get_group()
-    try:
-        return sorted(MPI.Group.Translate_ranks(failed, list(range(failed.Get_size())), own))
-    finally:
-        failed.Free()
-        own.Free()
-
-
 def _has_dead(comm: MPI.Intracomm) -> bool:
-    return ranks_may_die() and bool(_dead(comm))
+    return ranks_may_die() and bool(dead_ranks(comm))

@@ -27,6 +27,7 @@ import numpy as np
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError, LaunchError
 from hpcdi.types import Array
+from hpcdi.utils.metrics import ranges
 
 PROTOCOL = 1
 TEXT_BYTES = 4096
@@ -260,13 +261,7 @@ class SolverPlace:
 
 def ranks_text(ranks: Iterable[int]) -> str:
     """Returns ranks as text: ``3-5,8``."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+    return ",".join(ranges(ranks))
 
 
 def ranks_of(text: str) -> tuple[int, ...]:

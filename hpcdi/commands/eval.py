@@ -26,7 +26,8 @@ from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.probe import look_at
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.league.battle_agent import OPPONENTS, BattleAgent, Players, in_turn
+from hpcdi.league.battle_agent import BattleAgent, Players, in_turn
+from hpcdi.league.league import OPPONENTS
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.policy.spaces import with_bounds
 from hpcdi.roles.collector.evaluation import evaluate, quotas

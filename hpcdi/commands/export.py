@@ -31,6 +31,7 @@ from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.output_file import output_file, path_of, write_output
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.config.team import TeamConfig
+from hpcdi.data import origin_row
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
 from hpcdi.policy.base import ColumnarActor
@@ -474,10 +475,10 @@ def _compare(act: Act, module: Any, loaded: LoadedPolicy, batch: int | None, fil
 
 def _from_afar(rows: Columns, loaded: LoadedPolicy) -> Columns:
     """Returns rows of observations as an environment returns them: far from 0 as float64."""
-    inputs = {name: column.astype(np.float32) for name, column in rows.items()}
+    inputs: Columns = {name: column.astype(np.float32) for name, column in rows.items()}
     for name, origin in loaded.config.env.origins.items():
-        shape, numbers = rows[name].shape[1:], np.array(origin)
-        inputs[name] = rows[name] + (numbers if numbers.size == 1 else numbers.reshape(shape))
+        far = rows[name].astype(np.float64)
+        inputs[name] = far + origin_row(origin, far)
     return inputs
 
 

@@ -18,7 +18,6 @@ from hpcdi.store.checkpoints import MANIFEST, checkpoint_names
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import absent
-from hpcdi.store.state_file import load_state
 from hpcdi.utils.console import escaped
 from hpcdi.utils.metrics import counted
 
@@ -87,17 +86,12 @@ def lost_shards(layout: RunLayout) -> Iterator[str]:
     snapshots = checkpoint_names(layout.snapshots_dir)
     if not snapshots:
         return
-    from hpcdi.roles.coordinator.snapshots import (
-        STATE_FILE,
-        STATE_KIND,
-        STATE_VERSION,
-        shards_of,
-    )
+    from hpcdi.roles.coordinator.snapshots import blocks_in
 
     for folder in (layout.snapshots_dir / name for name in snapshots):
         needed: list[str] = []
         with contextlib.suppress(StoreError):  # torn, as `inspect` has said, or of an older version
-            needed = shards_of(load_state(folder / STATE_FILE, STATE_KIND, STATE_VERSION))
+            needed = blocks_in(folder)
         gone = absent(layout, needed)
         if gone and folder.is_dir():  # a running run may have removed both
             yield f"{folder}: {len(gone)} blocks that it needs are gone, {gone[0]} first"

@@ -164,6 +164,26 @@ def request_of(options: argparse.Namespace) -> RunRequest:
     )
 
 
+def parse_run(
+    command: str, about: str, arguments: Sequence[str], *, over_ranks: bool
+) -> RunRequest:
+    """Returns what the command line of ``hpcdi train`` or ``hpcdi serial`` asks for.
+
+    Args:
+        command: which of them.
+        about: what its ``--help`` says.
+        arguments: of the command line.
+        over_ranks: it has the options of a run over ranks, too.
+    """
+    parser = make_parser(command, about, OF_A_RUN)
+    add_experiment(parser, is_optional=True)
+    if over_ranks:
+        add_ranks(parser)
+    add_run_folder(parser)
+    add_time_limit(parser)
+    return request_of(parser.parse_intermixed_args(arguments))
+
+
 def add_policy(parser: argparse.ArgumentParser) -> None:
     """Add which saved policy: ``policy``, ``override``, ``which``, ``config``, ``trust``."""
     parser.add_argument(

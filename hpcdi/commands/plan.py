@@ -326,8 +326,7 @@ def forecast_of_files(config: ExperimentConfig, row_bytes: int, ranks: int) -> s
 def files_left(folder: Path) -> int | None:
     """Returns how many files a folder's quotas and file system still allow; None: not known."""
     path = folder.resolve()
-    kind, mount, device = mount_of(path, Path("/proc/mounts").read_text())
-    quotas = quotas_of(path, kind, (mount, device))
+    quotas = quotas_of(path, mount_of(path))
     free = [max(0, quota.limit - quota.used) for quota in quotas if quota.what == "files"]
     space = os.statvfs(path)
     return min(free + [space.f_favail] * bool(space.f_files), default=None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from hpcdi.dataclass import dataclass
+from hpcdi.utils.answers import answer_of
 
 _QUOTA_LIMIT_S = 5.0
 """A quota server that does not answer must not end the examination."""
@@ -27,54 +28,51 @@ class Quota:
     limit: int
 
 
-def mount_of(path: Path, mounts: str) -> tuple[str, str, str]:
-    """Returns the file-system type, mount point and device (or export) of an absolute path.
+class Mount(NamedTuple):
+    """A file system that is mounted: its type, mount point and device (or export)."""
+
+    kind: str
+    point: str
+    device: str
+
+
+def mount_of(path: Path, mounts: str | None = None) -> Mount:
+    """Returns the file system of an absolute path.
 
     Args:
         path: links followed.
-        mounts: text of ``/proc/mounts``; of several mounts on one point the last counts.
+        mounts: text of ``/proc/mounts``, by default this host's; of several mounts on one point
+            the last counts.
     """
-    best = ("unknown", "", "")
-    for line in mounts.splitlines():
+    best = Mount("unknown", "", "")
+    for line in (Path("/proc/mounts").read_text() if mounts is None else mounts).splitlines():
         device, escaped, kind, *_ = line.split()
         # a blank is \040
         point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), escaped)
-        if path.is_relative_to(point) and len(point) >= len(best[1]):
-            best = (kind, point, device)
+        if path.is_relative_to(point) and len(point) >= len(best.point):
+            best = Mount(kind, point, device)
     return best
 
 
-def quotas_of(path: Path, kind: str, names: Sequence[str]) -> tuple[Quota, ...]:
+def quotas_of(path: Path, mount: Mount) -> tuple[Quota, ...]:
     """Returns the quotas of a folder; empty where there are none, or no command knows them.
 
     Args:
         path: folder that is written to.
-        kind: type of its file system.
-        names: of it in a table of `quota`: mount point and device.
+        mount: its file system; a table of `quota` names it by mount point or device.
     """
-    if kind != "lustre":
-        everywhere = _output_of(["quota", "--raw-grace", "--no-wrap", "--user", "--group"])
-        return tuple(_parse_quotas(everywhere, names))
+    if mount.kind != "lustre":
+        everywhere = _output_of("quota", "--raw-grace", "--no-wrap", "--user", "--group")
+        return tuple(_parse_quotas(everywhere, (mount.point, mount.device)))
     quotas: list[Quota] = []
     for flag, number in (("-u", os.getuid()), ("-g", path.stat().st_gid)):
-        quotas += _parse_quotas(_output_of(["lfs", "quota", flag, str(number), str(path)]))
+        quotas += _parse_quotas(_output_of("lfs", "quota", flag, str(number), str(path)))
     return tuple(quotas)
 
 
-def _output_of(command: Sequence[str]) -> str:
-    """Returns what a command prints; empty where it is not there, or does not answer."""
-    try:
-        done = subprocess.run(  # noqa: S603 (fixed words, and names of this process)
-            command,
-            capture_output=True,
-            text=True,
-            timeout=_QUOTA_LIMIT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout  # the code is 1 where a quota is exceeded
+def _output_of(*command: str) -> str:
+    """Returns what a command prints, also where its exit code is 1: a quota is exceeded."""
+    return answer_of(*command, limit_s=_QUOTA_LIMIT_S).out
 
 
 def _parse_quotas(text: str, names: Sequence[str] = ()) -> list[Quota]:

@@ -18,6 +18,7 @@ from hpcdi.commands.logs import first_error, logs_of
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, LaunchError
 from hpcdi.run import run_folder, run_lock, slurm_queue
+from hpcdi.run.environment import slurm_job_of
 from hpcdi.run.slurm_queue import NO_ANSWER, QueueJob
 from hpcdi.store.atomic import clock_of, of_types, read_json
 from hpcdi.store.files import check_file
@@ -253,7 +254,7 @@ def jobs_of(layout: RunLayout, facts: Mapping[str, Any], progress: Mapping[str, 
         slurm_queue.texts_of(progress.get("job")),
         *(slurm_queue.texts_of(s.get("job")) for s in submitted),
     )
-    return list(dict.fromkeys(filter(None, map(slurm_queue.job_id_of, variables))))
+    return list(dict.fromkeys(filter(None, map(slurm_job_of, variables))))
 
 
 def job_to_come(layout: RunLayout) -> QueueJob | None:
@@ -266,7 +267,7 @@ def job_to_come(layout: RunLayout) -> QueueJob | None:
     if run_lock.original_of(layout, run_lock.holder_of(layout), beat_s):
         return None  # they are its original's
     is_over = facts.get("state", "running") != "running" and not _is_to_resume(facts)
-    last = slurm_queue.job_id_of(slurm_queue.texts_of(facts.get("slurm")))
+    last = slurm_job_of(slurm_queue.texts_of(facts.get("slurm")))
     for job_id in jobs_of(layout, facts, {}):
         job = slurm_queue.ask(job_id)
         starts_again = job_id in submitted and not (job_id == last and is_over)
@@ -463,7 +464,7 @@ def _is_new_start(facts: Mapping[str, Any], signs: SignsOfLife) -> bool:
         return False
     restarts = count_in(recorded, "SLURM_RESTART_COUNT")
     return (
-        job.job_id not in (slurm_queue.job_id_of(recorded), recorded.get("SLURM_JOB_ID"))
+        job.job_id not in (slurm_job_of(recorded), recorded.get("SLURM_JOB_ID"))
         or job.restarts > restarts
     )
 

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdi.commands.options import (
-    OF_A_RUN,
-    add_experiment,
-    add_run_folder,
-    add_time_limit,
-    make_parser,
-    request_of,
-)
+from hpcdi.commands.options import parse_run
 from hpcdi.run.start import start
 
 HELP = """\
@@ -32,9 +25,5 @@ the run's own (config.yaml).
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
-    parser = make_parser("serial", HELP, OF_A_RUN)
-    add_experiment(parser, is_optional=True)
-    add_run_folder(parser)
-    add_time_limit(parser)
-    request = request_of(parser.parse_intermixed_args(arguments))
+    request = parse_run("serial", HELP, arguments, over_ranks=False)
     return start(request, over_ranks=False).exit_code

@@ -6,19 +6,16 @@ It imports little: every start of a job begins with it.
 from __future__ import annotations
 
 import contextlib
-import math
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import FrameType
 
 from hpcdi.commands.batch_script import EXPERIMENT_FILE
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError
-from hpcdi.run.job_end import asked_end, job_end
+from hpcdi.run.job_end import ends_within
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.python import python_command
@@ -58,7 +55,7 @@ def run_here(run_dir: str, ranks: int, option: str) -> int:
     while True:
         before = _text_of(layout.run_file)
         code = start.run()
-        is_stopped = start.were_stopped() or _is_ending()
+        is_stopped = start.were_stopped() or ends_within(_ENDING_S)
         if code == EXIT_DONE or (code == EXIT_REQUEUE and is_stopped):
             return code
         in_vain = in_vain + 1 if _text_of(layout.run_file) == before else 0
@@ -109,15 +106,6 @@ class _Starts:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
-
-
-def _is_ending() -> bool:
-    """Returns whether the allocation that this host is of, if any, ends soon."""
-    now = time.time()
-    if job_end(os.environ, now) - now >= _ENDING_S:
-        return False
-    asked = asked_end(os.environ, now)  # it may have been prolonged
-    return asked == math.inf or asked - now < _ENDING_S
 
 
 def _text_of(file: Path) -> str:

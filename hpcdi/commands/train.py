@@ -5,15 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from hpcdi.commands.options import (
-    OF_A_RUN,
-    add_experiment,
-    add_ranks,
-    add_run_folder,
-    add_time_limit,
-    make_parser,
-    request_of,
-)
+from hpcdi.commands.options import parse_run
 from hpcdi.run.environment import detect, limit_threads
 from hpcdi.run.request import RunRequest
 
@@ -59,9 +51,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> RunRequest:
-    parser = make_parser("train", HELP, OF_A_RUN)
-    add_experiment(parser, is_optional=True)
-    add_ranks(parser)
-    add_run_folder(parser)
-    add_time_limit(parser)
-    return request_of(parser.parse_intermixed_args(arguments))
+    return parse_run("train", HELP, arguments, over_ranks=True)

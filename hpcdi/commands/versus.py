@@ -22,15 +22,8 @@ from hpcdi.env.create import create_env_manager
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.probe import look_at
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.league.battle_agent import (
-    LEARNER,
-    OPPONENTS,
-    TEAM,
-    BattleAgent,
-    Players,
-    in_turn,
-    remembers,
-)
+from hpcdi.league.battle_agent import TEAM, BattleAgent, Players, in_turn, remembers
+from hpcdi.league.league import LEARNER, OPPONENTS
 from hpcdi.policy.base import Actor, actor_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomActor
@@ -395,8 +388,8 @@ class Arena(Closing):
 
     def _policies(self) -> Iterator[str]:
         """Yields the names of players that have a policy file."""
-        frozen = sorted(p.stem for p in self._layout.league_dir.glob("*.safetensors"))
-        files = sorted(p.stem for p in self._layout.latest_policy.parent.glob("*.safetensors"))
+        frozen = [path.stem for path in self._layout.frozen_files()]
+        files = [path.stem for path in self._layout.policy_files()]
         yield from ("main", "best", *(name for name in files if name not in ("latest", "best")))
         if frozen:
             yield f"{frozen[0]} to {frozen[-1]}"

@@ -141,6 +141,14 @@ class DQNConfig(ReplayPolicyConfig):
         return {"eps": self.other.eps.rate(info.get("envstep", 0))}
 
 
+def _problems_of_sequences(length: int, stride: int, burn_in: int) -> Iterator[Problem]:
+    """Yields why sequences would leave something out, or hold nothing to learn from."""
+    if stride > length:
+        yield Problem("collect.stride", "is above unroll_len: transitions would be left out")
+    if burn_in >= length:
+        yield Problem("learn.burn_in", "leaves nothing of collect.unroll_len to learn from")
+
+
 @dataclass(frozen=True)
 class VDNLearnConfig(DQNLearnConfig):
     """The update; with a memory `batch_size` counts sequences."""
@@ -195,12 +203,11 @@ class VDNConfig(DQNConfig):
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         yield from DQNConfig.problems(self)
-        if (self.collect.stride or 0) > self.collect.unroll_len:
-            yield Problem("collect.stride", "is above unroll_len: transitions would be left out")
-        if self.memory == "none" and self.collect.stride is not None:
+        burn_in = 0 if self.memory == "none" else self.learn.burn_in
+        length, stride = self.collect.unroll_len, self.collect.stride
+        yield from _problems_of_sequences(length, stride or 1, burn_in)
+        if self.memory == "none" and stride is not None:
             yield Problem("collect.stride", "is for a memory, and model.memory is none")
-        if self.memory != "none" and self.learn.burn_in >= self.collect.unroll_len:
-            yield Problem("learn.burn_in", "leaves nothing of collect.unroll_len to learn from")
         if self.memory == "none" and self.learn.burn_in:
             yield Problem("learn.burn_in", "is for a memory, and model.memory is none")
         if self.learn.accumulate > 1:
@@ -367,10 +374,8 @@ class R2D2Config(DQNConfig):
             yield Problem(
                 "model.memory", "R2D2 is DQN with a memory: lstm, gru or gtrxl; or use dqn"
             )
-        if self.collect.stride > self.collect.unroll_len:
-            yield Problem("collect.stride", "is above unroll_len: transitions would be left out")
-        if self.learn.burn_in >= self.collect.unroll_len:
-            yield Problem("learn.burn_in", "leaves nothing of collect.unroll_len to learn from")
+        length, stride = self.collect.unroll_len, self.collect.stride
+        yield from _problems_of_sequences(length, stride, self.learn.burn_in)
         if self.random_collect_size:
             yield Problem("random_collect_size", "has no states for a memory; leave this 0")
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hpcdi.config.fields import Parser, in_order, restore, to_mapping
+from hpcdi.config.fields import Parser, in_order, restore, to_mapping, without
 from hpcdi.config.schema import ExperimentConfig, check
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import ConfigError, Problem
@@ -110,12 +110,6 @@ def repeats_as(config: ExperimentConfig, ranks: int) -> str:
     """
     if not config.system.deterministic:
         return ""
-    mapping = to_mapping(config)
-    for path in _UNTIL_WHEN:
-        *sections, name = path.split(".")
-        section = mapping
-        for each in sections:
-            section = section.get(each, {})
-        section.pop(name, None)
-    text = json.dumps(in_order({**mapping, "ranks": ranks}), default=str)
+    settings = without(to_mapping(config), _UNTIL_WHEN)
+    text = json.dumps(in_order({**settings, "ranks": ranks}), default=str)
     return f"{zlib.crc32(text.encode()):08x}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -208,7 +209,9 @@ class EnvConfig(ComponentConfig):
             yield Problem(f"schedule.{name}", said)
         for name, given in (self.origin or {}).items():
             numbers = given if isinstance(given, list | tuple) else [given]
-            if not numbers or not all(isinstance(each, float | int) for each in numbers):
+            most = sys.float_info.max  # which NaN, infinity and longer integers are not within
+            are_numbers = (isinstance(n, float | int) and abs(n) <= most for n in numbers)
+            if not numbers or not all(are_numbers):
                 yield Problem(f"origin.{name}", "is a number, or one for each component, in a list")
         for name in self.keep_infos:
             parts = name.split("/")

@@ -25,7 +25,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -203,6 +203,19 @@ def in_order(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return [in_order(value) for value in tree]
     return tree
+
+
+def without(tree: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:
+    """Returns nested settings but for those, and the sections, that dotted paths name."""
+
+    def kept(section: Mapping[str, Any], above: str) -> dict[str, Any]:
+        return {
+            key: kept(value, f"{above}{key}.") if isinstance(value, dict) else value
+            for key, value in section.items()
+            if f"{above}{key}" not in paths
+        }
+
+    return kept(tree, "")
 
 
 def replaced(settings: S, changes: Mapping[str, Any]) -> S:

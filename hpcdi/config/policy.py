@@ -154,24 +154,19 @@ class ModelConfig:
         """Rules over several settings."""
         if not self.encoder_hidden_size_list:
             yield Problem("encoder_hidden_size_list", "needs at least one size")
-        for slot, names in _BUILT_IN.items():
-            name = getattr(self, slot)
-            if name not in names and not re.fullmatch(r"[\w.]+:\w+", name):
-                yield Problem(slot, _unknown(name, names))
+        named = {slot: (slot, getattr(self, slot)) for slot in _BUILT_IN}
+        for leaf, name in self.leaf_encoders.items():
+            named[f"leaf_encoders.{leaf}"] = "encoder", name
+        for path, (slot, name) in named.items():
+            if name not in _BUILT_IN[slot] and not re.fullmatch(r"[\w.]+:\w+", name):
+                known = ", ".join(_BUILT_IN[slot][1:])
+                yield Problem(path, f"is {name!r}: none of {known}, nor a 'my_module:make'")
         if self.memory == "gtrxl":
             if self.memory_size % (2 * self.memory_heads):
                 parts = f"twice memory_heads ({self.memory_heads})"
                 yield Problem("memory_size", f"is {self.memory_size}, no multiple of {parts}")
             if self.memory_span is not None:
                 yield Problem("memory_span", "is for lstm and gru; gtrxl has memory_len")
-        for leaf, name in self.leaf_encoders.items():
-            names = _BUILT_IN["encoder"]
-            if name not in names and not re.fullmatch(r"[\w.]+:\w+", name):
-                yield Problem(f"leaf_encoders.{leaf}", _unknown(name, names))
-
-
-def _unknown(name: object, names: tuple[str, ...]) -> str:
-    return f"is {name!r}: none of {', '.join(names[1:])}, nor a 'my_module:make'"
 
 
 @dataclass(frozen=True)

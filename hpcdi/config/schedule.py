@@ -113,9 +113,7 @@ def _course(name: str, given: Any) -> Course:
     if not ({"values", "when"} <= keys <= {"values", "when", "episodes"}):
         raise ValueError(name, f"{_FORMS}, not {given!r}")
     if given["when"] == CALLBACK:
-        listed = given["values"]
-        values = _values(name, listed if isinstance(listed, list | tuple) else [])
-        return Course(name, values, (), CALLBACK)
+        return Course(name, _values(name, given["values"]), (), CALLBACK)
     condition = _CONDITION.fullmatch(str(given["when"]))
     if condition is None:
         raise ValueError(name, f"when: is such as 'is_success >= 0.8', not {given['when']!r}")
@@ -123,9 +121,8 @@ def _course(name: str, given: Any) -> Course:
     if not isinstance(episodes, int) or episodes < 1:
         raise ValueError(name, f"episodes: is a whole number from 1, not {episodes!r}")
     metric, sign, limit = condition.groups()
-    values = given["values"]
     return Course(
-        name, _values(name, values if isinstance(values, list | tuple) else []), (), metric,
+        name, _values(name, given["values"]), (), metric,
         float(limit.replace("_", "")), sign == ">=", 1 if metric == EVALUATION else episodes,
     )  # fmt: skip
 
@@ -146,10 +143,12 @@ def _by_steps(name: str, given: Mapping[str, Any]) -> Course:
     return course
 
 
-def _values(name: str, given: list[Any] | tuple[Any, ...]) -> tuple[Value, ...]:
-    if not given or not all(isinstance(value, float | int | bool | str) for value in given):
-        raise ValueError(name, f"has values that are numbers, truths or texts, not {given!r}")
-    if any(isinstance(value, float) and math.isnan(value) for value in given):
+def _values(name: str, given: Any) -> tuple[Value, ...]:
+    are_listed = isinstance(given, list | tuple) and bool(given)
+    # NaN differs from itself
+    if not are_listed or not all(
+        isinstance(value, float | int | bool | str) and value == value for value in given
+    ):
         raise ValueError(name, f"has values that are numbers, truths or texts, not {given!r}")
     for value, following in itertools.pairwise(given):
         if value == following:

@@ -321,6 +321,7 @@ class ExperimentConfig:
 
 
 _LOGGERS = ("tensorboard", "wandb", "mlflow", "csv")
+_COMMANDER, _BUFFER = "policy.other.commander", "policy.other.replay_buffer"
 
 
 def check(config: ExperimentConfig) -> list[Problem]:
@@ -330,13 +331,13 @@ def check(config: ExperimentConfig) -> list[Problem]:
     if not config.exp_name or "/" in config.exp_name or config.exp_name.startswith("."):
         message = f"must be a plain folder name, not {config.exp_name!r}"
         problems.append(Problem("exp_name", message))
-    buffer, path = policy.other.replay_buffer, "policy.other.replay_buffer"
+    buffer = policy.other.replay_buffer
     if not isinstance(buffer, AdvancedBufferConfig):
         message = (
             f"training needs an 'advanced' buffer, not {buffer.type!r}; policy.priority: false "
             "makes it sample uniformly"
         )
-        problems.append(Problem(f"{path}.type", message))
+        problems.append(Problem(f"{_BUFFER}.type", message))
     unknown = [name for name in config.system.loggers if name not in _LOGGERS]
     if unknown:
         message = f"must be some of {', '.join(_LOGGERS)}, not {', '.join(map(repr, unknown))}"
@@ -353,12 +354,12 @@ def check(config: ExperimentConfig) -> list[Problem]:
     if policy.learn.batch_size > size:
         message = (
             f"a batch of {policy.learn.batch_size} cannot be sampled from a replay buffer of "
-            f"{size} ({path}.replay_buffer_size)"
+            f"{size} ({_BUFFER}.replay_buffer_size)"
         )
         problems.append(Problem("policy.learn.batch_size", message))
     if size < least:
         message = f"must be at least {least}, 4 x (policy.collect.n_sample + 1), not {size}"
-        problems.append(Problem(f"{path}.replay_buffer_size", message))
+        problems.append(Problem(f"{_BUFFER}.replay_buffer_size", message))
     return problems
 
 
@@ -368,9 +369,6 @@ def offline_iterations(config: ExperimentConfig) -> float:
     if not config.data or not isinstance(commander, SoloCommanderConfig):
         return 0
     return commander.offline_iterations
-
-
-_COMMANDER, _BUFFER = "policy.other.commander", "policy.other.replay_buffer"
 
 
 def check_parts(policy: PolicyConfig) -> Iterator[Problem]:
@@ -511,7 +509,7 @@ def _check_repeats(config: ExperimentConfig) -> list[Problem]:
         problems += _check_deterministic(config.policy)
         if len(learners_of(config)) > 1:
             why = "a deterministic run trains one player (system.deterministic)"
-            problems.append(Problem("policy.other.commander.league.players", why))
+            problems.append(Problem(f"{_COMMANDER}.league.players", why))
         manager = config.env.manager
         if isinstance(manager, OverlappingConfig) and manager.wait_num is not None:
             why = "which environments are waited for depends on the clock (system.deterministic)"
@@ -532,12 +530,12 @@ def _check_deterministic(policy: PolicyConfig) -> list[Problem]:
         ),
         (
             not isinstance(policy.other.commander, SoloCommanderConfig),
-            "policy.other.commander.type",
+            f"{_COMMANDER}.type",
             "a deterministic run needs 'solo', or a commander that has its settings",
         ),
         (
             limit.is_set,
-            "policy.other.replay_buffer.thruput_controller.push_sample_rate_limit",
+            f"{_BUFFER}.thruput_controller.push_sample_rate_limit",
             "depends on the clock; a deterministic run uses policy.learn.update_per_collect",
         ),
         (

@@ -10,7 +10,6 @@ A schedule (``env.schedule``) changes keyword arguments, or attributes that an e
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import re
@@ -21,6 +20,7 @@ from typing import Any
 
 from hpcdi.config.schedule import FIGURE, KWARGS, Scheduled, Value
 from hpcdi.errors import EnvValueError
+from hpcdi.utils.variables import variables_set
 
 ENV_INDEX = "HPCDI_ENV_INDEX"
 """Environment variable with the number; in a child process it stays."""
@@ -63,21 +63,6 @@ def make_numbered(
         return make()
     with variables_set(variables):
         return make()
-
-
-@contextlib.contextmanager
-def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Within it, environment variables have these values."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def numbered(value: object) -> Any:

@@ -24,12 +24,14 @@ import numpy as np
 from hpcdi.dataclass import dataclass
 from hpcdi.env.contract import Space, pick
 from hpcdi.errors import PolicyError
+from hpcdi.league.league import LEARNER, OPPONENTS
 from hpcdi.policy.base import Actor
 from hpcdi.policy.spaces import as_stored
 from hpcdi.store.games import MOST_PAIRS
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import (
     ACTION_MASK,
+    MAIN,
     Array,
     Columns,
     Episodes,
@@ -42,18 +44,13 @@ from hpcdi.types import (
 from hpcdi.utils.nested import column_rows, take_rows, under
 from hpcdi.utils.registry import named_in_module
 
-OPPONENTS = "opponents"
-"""Key of a task's setting: name of a player -> probability that it is drawn, and its source; an
-empty source is the newest policy of a player that learns: the learner itself, or another one."""
-LEARNER = "learner"
-"""Key of a task's setting: name of the player that is trained."""
 TEAM = "_team"
 """Number in an episode's info: the learner's team."""
 
 
 def live_opponents(setting: Settings) -> list[str]:
     """Returns the names of other players that learn, and that a task's setting may draw."""
-    learner = setting.get(LEARNER, "main")
+    learner = setting.get(LEARNER, MAIN)
     drawn: Mapping[str, Sequence[Any]] = setting.get(OPPONENTS, {})
     return [n for n, (share, source) in drawn.items() if share > 0 and not source and n != learner]
 
@@ -227,7 +224,7 @@ class BattleAgent:
         self.learns: Array = np.zeros(env_num * len(self._team_of), dtype=bool)
         self._step_columns = getattr(actor, "step_columns", None) if seating is None else None
         self._like: Columns = {}  # the learner's outputs, without rows: their dtypes and shapes
-        self._learner = "main"
+        self._learner = MAIN
         self._opponents: Mapping[str, Sequence[Any]] = {}
         self._games: list[Game | None] = [None] * env_num
         self._sources: dict[str, str] = {}

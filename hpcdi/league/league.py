@@ -21,6 +21,11 @@ from hpcdi.config.league import AGAINST, LEARNING, LeagueConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.types import MAIN, Array, GameCounts
 
+OPPONENTS = "opponents"
+"""Key of a task's setting: name of a player -> probability that it is drawn, and its source; an
+empty source is the newest policy of a player that learns: the learner itself, or another one."""
+LEARNER = "learner"
+"""Key of a task's setting: name of the player that is trained."""
 _ELO = 400 / np.log(10)
 """Points of Elo for one unit of log odds."""
 _PRIOR_STD = 400.0
@@ -303,19 +308,17 @@ class League:
     # --------------------------------------------------------------------------------- matchmaking
 
     def matchmaking(self, name: str) -> dict[str, Any]:
-        """Returns what collectors for a player need to know: who learns, against whom.
-
-        ``opponents`` is name -> [probability that it is drawn, its source].
-        """
+        """Returns what collectors for a player need to know: who learns, against whom."""
         drawn = self.opponents(name)
         opponents = {other: [share, self.players[other].source] for other, share in drawn.items()}
-        return {"learner": name, "opponents": opponents}
+        return {LEARNER: name, OPPONENTS: opponents}
 
     def evaluation(self, name: str) -> dict[str, Any]:
         """Returns the settings of a player's evaluation; a main exploiter's is against main."""
+        opponents = {AGAINST: [1.0, self._evaluate_against]}
         if self.players[name].role == "main_exploiter":
-            return {"learner": name, "opponents": {MAIN: [1.0, ""]}}
-        return {"learner": name, "opponents": {AGAINST: [1.0, self._evaluate_against]}}
+            opponents = {MAIN: [1.0, ""]}
+        return {LEARNER: name, OPPONENTS: opponents}
 
     def opponents(self, name: str) -> dict[str, float]:
         """Returns with which probability each player is the opponent of one that learns.

@@ -23,8 +23,9 @@ from hpcdi.comm import group
 from hpcdi.policy import memories, networks
 from hpcdi.policy.acting.actor_critic import ActorCriticActing
 from hpcdi.policy.distributions import ActionDistribution
-from hpcdi.policy.spaces import action_leaves, without
+from hpcdi.policy.spaces import without
 from hpcdi.policy.torch_policy import TorchPolicy
+from hpcdi.store.rows import SEQUENCE_LEN
 
 _NETWORK, _SHUFFLES = 0, 2  # streams of random numbers
 
@@ -68,8 +69,7 @@ class ActorCriticPolicy(ActorCriticActing, TorchPolicy):
     @functools.cached_property
     def distribution(self) -> ActionDistribution:
         """Of actions, by the network's output."""
-        model = self._cfg.model
-        return ActionDistribution(action_leaves(model), scales=model.scale_actions)
+        return ActionDistribution.of(self._cfg.model)
 
     # ---------------------------------------------------------------------------------- learning
 
@@ -89,7 +89,7 @@ class ActorCriticPolicy(ActorCriticActing, TorchPolicy):
         """
         wanted = set(names) if self.distribution.counts else set(names) - {"action"}
         if self._extra:  # whose author may want any of them
-            wanted = {name.partition("/")[0] for name in batch} - {memories.LENGTH, "state"}
+            wanted = {name.partition("/")[0] for name in batch} - {SEQUENCE_LEN, "state"}
         columns = {name: c for name, c in batch.items() if name.partition("/")[0] in wanted}
         if self._remembers or self._cfg.LEARNS_FROM_SEQUENCES:
             columns |= memories.of_sequences(batch)
@@ -100,8 +100,9 @@ class ActorCriticPolicy(ActorCriticActing, TorchPolicy):
 
         Args:
             rows: this learner's shares in the scalars of each minibatch, [scalars].
-            names: of the scalars.
+            names: of the scalars; those of an extra loss come behind them.
         """
+        names = (*names, *self._extra.names)
         table = torch.stack(rows)
         group.allreduce_data(table, "avg")
         others = {"cur_lr": self._learn.learning_rate, **self._step.scalars()}

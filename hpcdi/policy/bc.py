@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +20,6 @@ from torch import Tensor, nn
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.acting.imitating import BCActing
 from hpcdi.policy.distributions import ActionDistribution
-from hpcdi.policy.spaces import action_leaves, as_shape
 from hpcdi.policy.torch_policy import TorchPolicy
 from hpcdi.types import ACTION_MASK
 
@@ -32,14 +30,13 @@ class BCPolicy(BCActing, TorchPolicy):
     def make_network(self) -> nn.Module:
         """See the module's docstring; a factory is asked for so many actions as it has outputs."""
         model = self._cfg.model
-        size = math.prod(as_shape(model.action_shape))
-        return networks.make_network(dataclasses.replace(model, action_shape=size), "linear")
+        outputs = dataclasses.replace(model, action_shape=networks.action_size(model))
+        return networks.make_network(outputs, "linear")
 
     @functools.cached_property
     def distribution(self) -> ActionDistribution:
         """Of actions, by the network's output."""
-        model = self._cfg.model
-        return ActionDistribution(action_leaves(model), scales=model.scale_actions)
+        return ActionDistribution.of(self._cfg.model)
 
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Any, ...]:
         """The likeliest actions [batch, ...], legal and within bounds."""

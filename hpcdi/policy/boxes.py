@@ -6,7 +6,6 @@ The actions that networks see are between -1 and 1, those of the environment bet
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -34,7 +33,7 @@ class BoxPolicy(BoxActing, ReplayPolicy):
     def make_network(self) -> nn.Module:
         """The actor; a factory is asked for so many actions as it has outputs."""
         model = self._cfg.model
-        size = self.ACTOR_OUTPUTS * math.prod(as_shape(model.action_shape))
+        size = self.ACTOR_OUTPUTS * networks.action_size(model)
         return networks.make_network(dataclasses.replace(model, action_shape=size), "linear")
 
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002

@@ -42,7 +42,8 @@ class C51Policy(DQNPolicy):
         output, _ = self._forward(networks.observation_of(batch), {})
         log_probs = self.of_action(output, batch["action"]).log_softmax(dim=1)
         losses = -(target * log_probs).sum(dim=1)
-        return losses, (log_probs.exp() * atoms).sum(dim=1), losses  # Hessel et al. 2018: priority
+        # Hessel et al. 2018 have the KL divergence as the priority: this less the target's entropy
+        return losses, (log_probs.exp() * atoms).sum(dim=1), losses
 
     def _atoms(self, like: Tensor) -> Tensor:
         """The returns ``z_i`` (3.1), [atoms]."""

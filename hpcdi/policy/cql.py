@@ -23,7 +23,7 @@ from hpcdi.config.algorithms import (
     DiscreteCQLLearnConfig,
 )
 from hpcdi.policy import networks
-from hpcdi.policy.dqn import DQNPolicy
+from hpcdi.policy.dqn import DQNPolicy, taken
 from hpcdi.policy.sac import SACPolicy, squashed_normal
 from hpcdi.types import ACTION_MASK
 
@@ -41,7 +41,7 @@ class DiscreteCQLPolicy(DQNPolicy):
         """See `DQNPolicy.losses`, with the conservative term."""
         target = self.td_target(batch)
         values, _ = self._forward(networks.observation_of(batch), {})
-        value = values.gather(1, batch["action"].long().unsqueeze(1)).squeeze(1)
+        value = taken(values, batch["action"])
         legal = batch.get(ACTION_MASK)
         if legal is not None:
             values = values.masked_fill(~legal.bool(), -torch.inf)

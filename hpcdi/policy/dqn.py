@@ -116,7 +116,7 @@ class DQNPolicy(DQNActing, ReplayPolicy):
         """Loss, value of the action taken, and priority: the absolute TD error; each [batch]."""
         target = self.td_target(batch)
         values, _ = self._forward(networks.observation_of(batch), {})
-        value = values.gather(1, batch["action"].long().unsqueeze(1)).squeeze(1)
+        value = taken(values, batch["action"])
         priority = (target - value).abs()  # Schaul et al. 2016, 3.3
         return self.td_losses(value, target), value, priority
 
@@ -134,7 +134,7 @@ class DQNPolicy(DQNActing, ReplayPolicy):
         """
         with torch.no_grad():
             values, action = self.following(batch)
-            bootstrap = values.gather(1, action.unsqueeze(1)).squeeze(1)
+            bootstrap = taken(values, action)
             target: Tensor = batch["n_step_return"] + batch["bootstrap_discount"] * bootstrap
         return target
 
@@ -164,7 +164,7 @@ class DQNPolicy(DQNActing, ReplayPolicy):
         legal = batch.get(ACTION_MASK)
         mask = None if legal is None else legal.bool().flatten(0, 1)
         action, *_ = self.greedy(choosing.flatten(0, 1), mask)
-        return target.gather(2, action.view(*target.shape[:2], 1)).squeeze(2)
+        return taken(target, action.view(target.shape[:2]))
 
     def by_action(self, output: Tensor) -> Tensor:
         """Returns outputs [batch, actions * outputs] as [batch, actions, outputs]."""
@@ -182,3 +182,8 @@ class DQNPolicy(DQNActing, ReplayPolicy):
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
         super()._load_state_dict_learn({"target_model": state_dict["model"], **state_dict})
+
+
+def taken(values: Tensor, action: Tensor) -> Tensor:
+    """Returns the values [...] of the actions taken [...], of those of all actions [..., n]."""
+    return values.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -36,9 +36,10 @@ from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.base import ColumnarActor, TrainColumns
 from hpcdi.policy.distributions import ActionDistribution
 from hpcdi.policy.normalization import Moments, packed_moments
-from hpcdi.policy.returns import NEXT_OBSERVATION
+from hpcdi.policy.returns import NEXT_OBSERVATION, following
 from hpcdi.policy.spaces import action_leaves
 from hpcdi.types import Array, Columns
+from hpcdi.utils.nested import under
 
 _NEXT = "next_observation"
 _TINY = 1e-12
@@ -139,7 +140,7 @@ class Distillation(Novelty):
 
     def learnt(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """See `Novelty.learnt`: its observations, which every algorithm has."""
-        return {f"next_{name}": column for name, column in _below("observation", batch).items()}
+        return {f"next_{name}": column for name, column in under(batch, "observation").items()}
 
 
 class Curiosity(Novelty):
@@ -176,7 +177,7 @@ class Curiosity(Novelty):
     def learnt(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """See `Novelty.learnt`."""
         roots = ("observation", "action", _NEXT)
-        return {name: column for root in roots for name, column in _below(root, batch).items()}
+        return {name: column for root in roots for name, column in under(batch, root).items()}
 
     def _error(
         self, predictor: Any, before: Tensor, after: Tensor, columns: Mapping[str, Tensor]
@@ -226,11 +227,6 @@ def _layers(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, outputs))
 
 
-def _below(root: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The column of this name, or those below it."""
-    return {name: column for name, column in columns.items() if name.partition("/")[0] == root}
-
-
 NOVELTIES: dict[str, type[Novelty]] = {"rnd": Distillation, "icm": Curiosity}
 
 
@@ -253,24 +249,17 @@ class Explorer:
     """The learner's half: learns to predict, and adds the bonus to batches of a replay buffer.
 
     Args:
-        cfg: the policy's settings.
-        novelty: what acts, a part of the network; it is renewed after each iteration.
-        predictor: begins as that of `novelty`, and learns.
-        step: its `GradientStep`.
+        policy: learns, with a `Novelty` in its network, which is renewed after each iteration.
     """
 
-    def __init__(
-        self,
-        cfg: TorchPolicyConfig,
-        novelty: Novelty,
-        predictor: nn.Module,
-        step: gradient_step.GradientStep,
-    ) -> None:
-        self._cfg, self._novelty = cfg.exploration_bonus, novelty
-        self._is_added = not cfg.on_policy
-        self._predictor, self._step = predictor, step
+    def __init__(self, policy: Any) -> None:
+        cfg, self._novelty = policy._cfg, cast(Novelty, policy._model.novelty)
+        self._cfg, self._is_added = cfg.exploration_bonus, not cfg.on_policy
+        self._predictor = gradient_step.placed(self._novelty.make_predictor(cfg), policy._device)
+        self._predictor.load_state_dict(self._novelty.predictor.state_dict())
+        step: gradient_step.GradientStep = policy.make_step(self._predictor, decays=False)
+        self._step = step
         self._is_counted = False  # the present batch's errors, because they were the first
-        predictor.load_state_dict(novelty.predictor.state_dict())
 
     def added(self, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """A batch of a replay buffer with the bonus in its returns; on-policy it is there."""
@@ -338,12 +327,6 @@ class Explorer:
         self._step.load_state_dict(state)
 
 
-def explorer(policy: Any, novelty: Novelty) -> Explorer:
-    """Returns the learner's half for a policy that learns."""
-    predictor = gradient_step.placed(novelty.make_predictor(policy._cfg), policy._device)
-    return Explorer(policy._cfg, novelty, predictor, policy.make_step(predictor, decays=False))
-
-
 class BonusActor:
     """An actor whose rewards have the bonus, before the policy's columns are made of them.
 
@@ -361,12 +344,10 @@ class BonusActor:
     ) -> TrainColumns:
         """See `ColumnarActor.train_columns`."""
         last = np.cumsum(item_len, dtype=np.int64) - 1
-        columns = {n: c for n, c in transitions.items() if n.partition("/")[0] == "action"}
+        columns = under(transitions, "action")
         for name, after in last_observation.items():
             columns[name] = transitions[name]
-            following = np.roll(columns[name], -1, axis=0)
-            following[last] = after
-            columns[f"next_{name}"] = following
+            columns[f"next_{name}"] = following(transitions[name], last, after)
         bonus = self._policy.novelty_of(columns)
         weight = self._policy._cfg.exploration_bonus.weight
         reward = (transitions["reward"] + np.float32(weight) * bonus).astype(np.float32)

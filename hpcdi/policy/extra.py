@@ -17,6 +17,7 @@ from hpcdi.dataclass import dataclass
 from hpcdi.errors import PolicyError
 from hpcdi.policy.gradient_step import mean_share
 from hpcdi.policy.named import call_named
+from hpcdi.policy.sequences import means_of
 
 Found: TypeAlias = tuple[Tensor, Mapping[str, Tensor | float]]
 """The loss, a scalar, and scalars to log: shares of a part in the batch's, see `Outputs.mean`."""
@@ -55,8 +56,7 @@ class Outputs:
         of one: shares add up to the mean. Of an empty part it is 0.
         """
         if self.is_learnt is not None:
-            number = self.is_learnt.sum(dim=1).clamp(min=1)
-            values = torch.where(self.is_learnt, values, 0.0).sum(dim=1) / number
+            values = means_of(values, self.is_learnt)
         return mean_share(values, self.count)
 
     def share(self, batch: Mapping[str, Tensor]) -> float:

@@ -15,6 +15,7 @@ from hpcdi.comm.group import allreduce_data
 from hpcdi.config.policy import StepConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy import memories, optimizers
+from hpcdi.store.rows import SEQUENCE_LEN
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -43,10 +44,10 @@ def cut(columns: Mapping[str, Tensor], parts: int) -> list[Mapping[str, Tensor]]
     """
     if parts == 1:
         return [columns]
-    lengths = columns.get(memories.LENGTH)
+    lengths = columns.get(SEQUENCE_LEN)
     if lengths is not None and lengths.ndim == 1:  # else each row is a sequence
         count = len(lengths)
-        return [*memories.parts_of(columns, torch.arange(count), max(1, min(parts, count)))]
+        return [*memories.split(columns, torch.arange(count), max(1, min(parts, count)))]
     parts = max(1, min(parts, len(next(iter(columns.values())))))
     pieces = zip(*(torch.tensor_split(column, parts) for column in columns.values()), strict=True)
     return [dict(zip(columns, piece, strict=True)) for piece in pieces]

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpcdi.policy.memories import LENGTH, State
+from hpcdi.policy.memories import State, no_rows
+from hpcdi.store.rows import SEQUENCE_LEN
 
 GATE_BIAS = 2.0
 """``b_g`` of the paper: gates begin with a share of some 0.1 for what is new."""
@@ -66,15 +67,12 @@ class GTrXL(nn.Module):
         """
         held, steps = state[_HELD], state[_STEPS]
         embedded, most = self.embedding(features), self._length
-        if LENGTH not in state:
+        if SEQUENCE_LEN not in state:
             made, after = self._attended(embedded.unsqueeze(1), held, steps)
             return made.squeeze(1), {_HELD: after[:, 1:], _STEPS: (steps + 1).clamp(max=most)}
-        lengths = state[LENGTH]
-        if not len(
-            lengths
-        ):  # an empty part of a batch: gradients of all parameters are 0, not None
-            nothing = sum((each.sum() for each in self.parameters()), features.new_zeros(()))
-            return features.new_zeros(0, self.out_features) * nothing, dict(state)
+        lengths = state[SEQUENCE_LEN]
+        if not len(lengths):
+            return no_rows(self, self.out_features), dict(state)
         is_row = torch.arange(int(lengths.max()), device=lengths.device) < lengths.unsqueeze(1)
         padded = embedded.new_zeros(*is_row.shape, self.out_features)
         padded = padded.index_put((is_row,), embedded)
@@ -82,7 +80,7 @@ class GTrXL(nn.Module):
         kept = lengths.unsqueeze(1) + torch.arange(most, device=lengths.device)
         after = after.gather(1, kept.unsqueeze(2).expand(-1, -1, after.shape[2]))
         count = (steps + lengths.unsqueeze(1)).clamp(max=most)
-        return made[is_row], {_HELD: after, _STEPS: count, LENGTH: lengths}
+        return made[is_row], {_HELD: after, _STEPS: count, SEQUENCE_LEN: lengths}
 
     def _attended(
         self, rows: Tensor, held: Tensor, steps: Tensor, used: int | None = None

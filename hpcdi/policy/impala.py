@@ -21,6 +21,7 @@ from hpcdi.policy import gradient_step, memories, minibatches, networks
 from hpcdi.policy.acting.actor_critic import IMPALAActing
 from hpcdi.policy.actor_critic import ActorCriticPolicy
 from hpcdi.policy.minibatches import Joint
+from hpcdi.store.rows import SEQUENCE_LEN
 from hpcdi.types import ACTION_MASK
 
 
@@ -28,6 +29,8 @@ class IMPALAPolicy(IMPALAActing, ActorCriticPolicy):
     """IMPALA, or APPO. Several learners learn from joint minibatches."""
 
     _learn: IMPALALearnConfig
+
+    SCALARS = ("total_loss", "policy_loss", "value_loss", "entropy", "rho_mean")
 
     def update(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         """One pass over the data, or several, in minibatches.
@@ -49,7 +52,7 @@ class IMPALAPolicy(IMPALAActing, ActorCriticPolicy):
                 columns, learn.batch_size, learn.epoch_per_collect, self._shuffles, "reward"
             )
         ]
-        return self.logs_of(rows, (*_SCALARS, *self._extra.names))
+        return self.logs_of(rows, _SCALARS)
 
     def _learn_corrected(self, minibatch: Mapping[str, Tensor], joint: Joint) -> Tensor:
         """One gradient step; returns `_SCALARS`, this learner's shares in them."""
@@ -60,9 +63,9 @@ class IMPALAPolicy(IMPALAActing, ActorCriticPolicy):
             (*policy, value), after = self._forward(
                 networks.observation_of(part), memories.state_of(part)
             )
-            lengths = part[memories.LENGTH]
+            lengths = part[SEQUENCE_LEN]
             with torch.no_grad():
-                after = {name: state for name, state in after.items() if name != memories.LENGTH}
+                after = {name: state for name, state in after.items() if name != SEQUENCE_LEN}
                 last = lengths.cumsum(0) - 1
                 (*_, last_value), _ = self._forward(
                     networks.rows_of(networks.observation_of(part, "next_observation"), last), after
@@ -105,18 +108,12 @@ class IMPALAPolicy(IMPALAActing, ActorCriticPolicy):
         others = torch.stack((norm, *self._extra.taken()))
         return torch.cat([torch.stack(scalars_of_parts).sum(dim=0), others])
 
-    def _monitor_vars_learn(self) -> list[str]:
-        return ["total_loss", "policy_loss", "value_loss", "entropy", "rho_mean", "cur_lr"]
-
 
 _COLUMNS = (
     *("observation", "next_observation", "action", "raw_action"),
     *(ACTION_MASK, "log_prob", "reward", "terminated"),
 )
-_SCALARS = (
-    *("total_loss", "policy_loss", "value_loss", "entropy"),
-    *("rho_mean", "value_mean", "grad_norm"),
-)
+_SCALARS = (*IMPALAPolicy.SCALARS, "value_mean", "grad_norm")
 
 
 class Trace(NamedTuple):
@@ -163,8 +160,13 @@ def v_trace(
     rows = (ends - lengths).unsqueeze(1) + steps  # [sequences, steps]; filler behind the ends
     is_row = steps < lengths.unsqueeze(1)  # not filler
     rows = rows.clamp(max=len(value) - 1)
-    next_value = torch.cat([value[1:], value.new_zeros(1)])
-    next_value[ends - 1] = last_value
+
+    def following(values: Tensor) -> Tensor:
+        later = values.roll(-1)
+        later[ends - 1] = last_value
+        return later
+
+    next_value = following(value)
     discount = gamma * (~terminated).to(value.dtype)
     delta = ratio.clamp(max=rho_clip) * (reward + discount * next_value - value)
     carry = discount * ratio.clamp(max=trace_clip)
@@ -175,6 +177,4 @@ def v_trace(
         excess = delta_at[:, step] + carry_at[:, step] * excess
         excesses[:, step] = excess
     target = value + excesses[is_row]
-    next_target = torch.cat([target[1:], target.new_zeros(1)])
-    next_target[ends - 1] = last_value
-    return Trace(target, reward + discount * next_target - value)
+    return Trace(target, reward + discount * following(target) - value)

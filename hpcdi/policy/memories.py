@@ -21,13 +21,12 @@ from torch import Tensor, nn
 from torch.nn.utils import rnn
 
 from hpcdi.errors import PolicyError
-from hpcdi.policy.acting.base import SEQUENCE_LEN
+from hpcdi.store.rows import SEQUENCE_LEN
 from hpcdi.types import Array
 
 State = dict[str, Tensor]
-LENGTH = SEQUENCE_LEN
-"""Stored column; key of a state."""
-_STATE = "state"
+STORED = "state/"
+"""What the names of columns begin with that hold the state before each step."""
 
 
 class Recurrent(nn.Module):
@@ -77,21 +76,29 @@ class Recurrent(nn.Module):
         """
         before: Any = tuple(state[name].unsqueeze(0) for name in self._names)
         before = before if len(before) > 1 else before[0]
-        if LENGTH not in state:
+        if SEQUENCE_LEN not in state:
             outputs, after = self.cells(features.unsqueeze(0), before)
             return outputs.squeeze(0), self._named(after)
-        lengths = state[LENGTH].tolist()
-        if not lengths:  # an empty part of a batch: gradients of all parameters are 0, not None
-            nothing = sum((each.sum() for each in self.parameters()), features.new_zeros(()))
-            return features.new_zeros(0, self.out_features) * nothing, dict(state)
+        lengths = state[SEQUENCE_LEN].tolist()
+        if not lengths:
+            return no_rows(self, self.out_features), dict(state)
         packed = rnn.pack_sequence(list(torch.split(features, lengths)), enforce_sorted=False)
         outputs, after = self.cells(packed, before)
         rows = torch.cat(rnn.unpack_sequence(outputs))
-        return rows, {**self._named(after), LENGTH: state[LENGTH]}
+        return rows, {**self._named(after), SEQUENCE_LEN: state[SEQUENCE_LEN]}
 
     def _named(self, state: object) -> State:
         states = state if isinstance(state, tuple) else (state,)
         return {name: each.squeeze(0) for name, each in zip(self._names, states, strict=True)}
+
+
+def no_rows(module: nn.Module, size: int) -> Tensor:
+    """A module's output [0, size] for an empty part of a batch.
+
+    So gradients of its parameters are 0, as the other learners' sums need them, and not None.
+    """
+    total = torch.stack([each.sum() for each in module.parameters()]).sum()
+    return total.new_zeros(0, size) * total
 
 
 def stacks(network: nn.Module) -> tuple[str, ...]:
@@ -154,9 +161,8 @@ class EpisodeStates:
 
 def state_of(columns: Mapping[str, Any]) -> State:
     """Returns the state for a network from columns of sequences; empty if they have none."""
-    prefix = f"{_STATE}/"
-    state = {n.removeprefix(prefix): c for n, c in columns.items() if n.startswith(prefix)}
-    return {**state, LENGTH: columns[LENGTH]} if LENGTH in columns else state
+    state = {n.removeprefix(STORED): c for n, c in columns.items() if n.startswith(STORED)}
+    return {**state, SEQUENCE_LEN: columns[SEQUENCE_LEN]} if SEQUENCE_LEN in columns else state
 
 
 def of_sequences(batch: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -169,7 +175,7 @@ def of_sequences(batch: Mapping[str, Any]) -> dict[str, Tensor]:
     Raises:
         PolicyError: rows are missing, or not in order.
     """
-    stored = batch[LENGTH].long()
+    stored = batch[SEQUENCE_LEN].long()
     starts = stored.nonzero().squeeze(1)
     lengths = stored[starts]
     is_whole = torch.equal(lengths.cumsum(0) - lengths, starts)
@@ -178,8 +184,10 @@ def of_sequences(batch: Mapping[str, Any]) -> dict[str, Tensor]:
             f"a batch for a memory must have whole sequences, in order; these {len(stored)} rows "
             f"have {len(starts)} beginnings of sequences of {int(lengths.sum())} rows"
         )
-    states = {name: column[starts] for name, column in state_of(batch).items() if name != LENGTH}
-    return {LENGTH: lengths, **{f"{_STATE}/{name}": state for name, state in states.items()}}
+    states = {
+        name: column[starts] for name, column in state_of(batch).items() if name != SEQUENCE_LEN
+    }
+    return {SEQUENCE_LEN: lengths, **{STORED + name: state for name, state in states.items()}}
 
 
 def chosen(columns: Mapping[str, Tensor], numbers: Tensor) -> dict[str, Tensor]:
@@ -189,7 +197,7 @@ def chosen(columns: Mapping[str, Tensor], numbers: Tensor) -> dict[str, Tensor]:
         columns: columns of rows [rows, ...] and, by `of_sequences`, of sequences [sequences, ...].
         numbers: numbers of sequences, int64 [m].
     """
-    lengths = columns[LENGTH]
+    lengths = columns[SEQUENCE_LEN]
     firsts, counts = lengths.cumsum(0) - lengths, lengths[numbers]
     offsets = firsts[numbers] - (counts.cumsum(0) - counts)
     within = torch.arange(int(counts.sum()), device=lengths.device)
@@ -200,10 +208,10 @@ def chosen(columns: Mapping[str, Tensor], numbers: Tensor) -> dict[str, Tensor]:
     }
 
 
-def parts_of(columns: Mapping[str, Tensor], order: Tensor, parts: int) -> list[dict[str, Tensor]]:
+def split(columns: Mapping[str, Tensor], order: Tensor, parts: int) -> list[dict[str, Tensor]]:
     """Splits sequences, in a given order, into `parts` with about as many sequences each."""
     return [chosen(columns, numbers) for numbers in torch.tensor_split(order, parts)]
 
 
 def _is_of_sequences(name: str) -> bool:
-    return name == LENGTH or name.startswith(f"{_STATE}/")
+    return name == SEQUENCE_LEN or name.startswith(STORED)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hpcdi.comm.group import allreduce_data, get_rank, get_world_size
 from hpcdi.policy import memories
+from hpcdi.store.rows import SEQUENCE_LEN
 
 _JOINT = "joint"
 
@@ -69,7 +70,7 @@ def minibatches(
         of: name of the column, float32, of which the statistics are.
     """
     advantage = columns[of]
-    units = columns.get(memories.LENGTH, advantage)  # sequences, or samples: these are shuffled
+    units = columns.get(SEQUENCE_LEN, advantage)  # sequences, or samples: these are shuffled
     parts = _most(min(math.ceil(len(advantage) / batch_size), len(units)), advantage.device)
     for _ in range(passes):
         order = torch.from_numpy(rng.permutation(len(units))).to(advantage.device)
@@ -77,7 +78,7 @@ def minibatches(
             shuffled = [torch.tensor_split(column[order], parts) for column in columns.values()]
             pieces = [dict(zip(columns, part, strict=True)) for part in zip(*shuffled, strict=True)]
         else:
-            pieces = memories.parts_of(columns, order, parts)
+            pieces = memories.split(columns, order, parts)
         if get_world_size() == 1:
             for minibatch in pieces:
                 yield minibatch, Joint.of(minibatch[of])

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from hpcdi.config.algorithms import QMIXConfig, QMIXModelConfig, VDNConfig
 from hpcdi.policy import networks
 from hpcdi.policy.acting.mixing import STATE
-from hpcdi.policy.dqn import DQNPolicy
+from hpcdi.policy.dqn import DQNPolicy, taken
 from hpcdi.policy.players import ACTS
 from hpcdi.policy.sequences import Sequences
 from hpcdi.policy.spaces import obs_leaves, without
@@ -47,8 +47,7 @@ class VDNPolicy(DQNPolicy):
             return self._losses_of_sequences(batch)
         target = self.td_target(batch)
         output, _ = self._forward(networks.observation_of(batch), {})
-        chosen = output.gather(1, batch["action"].long().unsqueeze(1)).squeeze(1)
-        mixed = self.mixed(self._model, chosen, batch)
+        mixed = self.mixed(self._model, taken(output, batch["action"]), batch)
         value = mixed.repeat_interleave(self._cfg.players)
         return self.td_losses(value, target), value, (target - value).abs()
 
@@ -59,8 +58,7 @@ class VDNPolicy(DQNPolicy):
             following = self.following_each(sequences, values, batch)
             bootstrap = sequences.ahead(self._mixed_each(self._target, following, batch))
             target = batch["n_step_return"] + batch["bootstrap_discount"] * bootstrap
-        chosen = values.gather(2, batch["action"].long().unsqueeze(2)).squeeze(2)
-        value = self._mixed_each(self._model, chosen, batch)
+        value = self._mixed_each(self._model, taken(values, batch["action"]), batch)
         if self._extra:
             self._seen = sequences.outputs_for(values, value, self._extra.features)
         error = (target - value).detach().abs()
@@ -95,8 +93,7 @@ class VDNPolicy(DQNPolicy):
         """See `DQNPolicy.td_target`: of the team, for each of its players' rows, [rows]."""
         with torch.no_grad():
             output, action = self.following(batch)
-            following = output.gather(1, action.unsqueeze(1)).squeeze(1)
-            bootstrap = self.mixed(self._target, following, batch, "next_")
+            bootstrap = self.mixed(self._target, taken(output, action), batch, "next_")
             bootstrap = bootstrap.repeat_interleave(self._cfg.players)
             target: Tensor = batch["n_step_return"] + batch["bootstrap_discount"] * bootstrap
         return target
@@ -160,9 +157,9 @@ class QMIXPolicy(VDNPolicy):
 class Mixer(nn.Module):
     """Mixes values of players to that of their team, growing with each (Rashid 2018, 4, fig. 2).
 
-    ``Q_tot = w2(s) elu(w1(s) q + b1(s)) + b2(s)``, w1 and w2 made absolute; w1, w2 and b1 are
-    networks of the state s without or, as the authors' later code has it, with a hidden layer, and
-    b2 is one with a hidden layer.
+    ``Q_tot = w2(s) elu(w1(s) q + b1(s)) + b2(s)``, w1 and w2 made absolute. They are networks of
+    the state s without or, as the authors' later code has it, with a hidden layer; b1 is one
+    without, b2 one with a hidden layer.
 
     Args:
         model: the settings, with the state among the arrays of an observation.

@@ -60,7 +60,7 @@ from hpcdi.config.algorithms import ActorCriticModelConfig
 from hpcdi.config.policy import ModelConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy.gtrxl import GTrXL
-from hpcdi.policy.memories import LENGTH, Recurrent, State, initial_state, state_of
+from hpcdi.policy.memories import STORED, Recurrent, State, initial_state, state_of
 from hpcdi.policy.named import call_named
 from hpcdi.policy.spaces import (
     SMALLEST_IMAGE,
@@ -68,9 +68,12 @@ from hpcdi.policy.spaces import (
     as_shape,
     image_axes,
     obs_leaves,
+    one_hot_places,
+    scale_of,
     without,
 )
-from hpcdi.types import ACTION_MASK, Columns, Leaf
+from hpcdi.store.rows import SEQUENCE_LEN
+from hpcdi.types import ACTION_MASK, Array, Columns, Leaf
 
 Observation = Tensor | dict[str, Tensor]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -229,7 +232,7 @@ def _check_outputs(network: nn.Module, model: ModelConfig, head: str) -> None:
         ) from error
     finally:
         network.train(is_training)
-    size = _action_size(model)
+    size = action_size(model)
     wanted = f"[2, {size}]"
     shapes: list[list[tuple[int, ...]]] = [[(2, size)]]
     if head == "actor_critic":
@@ -371,13 +374,6 @@ def _hidden(size_in: int, model: ModelConfig) -> tuple[nn.Sequential, int]:
     return layers, sizes[-1]
 
 
-def _scale_of(leaf: Leaf) -> float | None:
-    """What bytes are divided by, so that they become 0..1; None: it has none."""
-    if leaf.dtype != "uint8" or leaf.counts:
-        return None
-    return max(leaf.high, default=255.0) or 1.0
-
-
 def as_vectors(values: Tensor) -> Tensor:
     """Returns values [batch, ...] as [batch, n]; a scalar [batch] has n = 1."""
     return values.unsqueeze(1) if values.ndim == 1 else values.flatten(1)
@@ -389,7 +385,7 @@ class Vector(nn.Flatten):
     def __init__(self, leaf: Leaf) -> None:
         super().__init__()
         self.out_features = math.prod(leaf.shape)
-        self._scale = _scale_of(leaf)
+        self._scale = scale_of(leaf)
 
     def forward(self, values: Tensor) -> Tensor:
         """Of an array [batch, ...]."""
@@ -402,20 +398,19 @@ class OneHot(nn.Module):
     """Discrete numbers as one-hot vectors, or as sums of learnt ones, [batch, out_features].
 
     Args:
-        leaf: says how many values each component has, and from where they count.
+        places: where each component's value 0 is, see `spaces.one_hot_places`.
+        total: values of all components.
         size: features that are learnt of each component; 0: one-hot.
     """
 
     places: Tensor
 
-    def __init__(self, leaf: Leaf, size: int) -> None:
+    def __init__(self, places: Array, total: int, size: int) -> None:
         super().__init__()
-        counts = torch.tensor(leaf.counts)
-        self._total = int(counts.sum())
-        starts = torch.tensor(leaf.starts or [0] * len(counts))
-        self.register_buffer("places", counts.cumsum(0) - counts - starts, persistent=False)
-        self.embedding = nn.Embedding(self._total, size) if size else None
-        self.out_features = len(counts) * size if size else self._total
+        self._total = total
+        self.register_buffer("places", torch.from_numpy(places), persistent=False)
+        self.embedding = nn.Embedding(total, size) if size else None
+        self.out_features = len(places) * size if size else total
 
     def forward(self, values: Tensor) -> Tensor:
         """Of whole numbers [batch, ...], in any dtype."""
@@ -449,8 +444,10 @@ def _only_leaf(model: ModelConfig) -> Leaf:
 
 def vector_of(leaf: Leaf, model: ModelConfig) -> Any:
     """Module from an array to a vector, with its size as ``out_features``."""
-    is_binary = not leaf.starts and set(leaf.counts) == {2}
-    return OneHot(leaf, model.embedding_size) if leaf.counts and not is_binary else Vector(leaf)
+    places = one_hot_places(leaf)
+    return (
+        Vector(leaf) if places is None else OneHot(places, sum(leaf.counts), model.embedding_size)
+    )
 
 
 class Image(nn.Module):
@@ -464,7 +461,7 @@ class Image(nn.Module):
         axes = image_axes(leaf, smallest=1) or tuple(range(len(leaf.shape)))
         self._axes = (0, *(axis + 1 for axis in axes))
         self._is_moved = axes != tuple(range(len(axes)))
-        self._scale = _scale_of(leaf)
+        self._scale = scale_of(leaf)
 
     def forward(self, observation: Tensor) -> Tensor:
         """Of pictures [batch, ...]."""
@@ -673,7 +670,7 @@ class QHead(nn.Module):
         self.memory = memory_of(self.encoder.out_features, model)
         features = self.memory.out_features
         linear = _linear(model)
-        self.advantage = linear(features, _action_size(model))
+        self.advantage = linear(features, action_size(model))
         self._outputs = getattr(model, "outputs", 1)
         self.value = linear(features, self._outputs) if dueling else None
 
@@ -691,13 +688,6 @@ class QHead(nn.Module):
         return values.flatten(1), state
 
 
-class DuelingQHead(QHead):
-    """`QHead`, dueling."""
-
-    def __init__(self, model: ModelConfig) -> None:
-        super().__init__(model, dueling=True)
-
-
 class LinearHead(nn.Module):
     """As many outputs as an action has components, float32 [batch, components]."""
 
@@ -705,7 +695,7 @@ class LinearHead(nn.Module):
         super().__init__()
         self.encoder = encoder_of(model)
         self.memory = memory_of(self.encoder.out_features, model)
-        self.output = nn.Linear(self.memory.out_features, _action_size(model))
+        self.output = nn.Linear(self.memory.out_features, action_size(model))
 
     def forward(self, observation: Observation, state: State) -> tuple[Tensor, State]:
         """The outputs; see the module's docstring."""
@@ -736,7 +726,7 @@ class ActionValues(nn.Module):
         self.encoder = encoder
         pair = dataclasses.replace(
             model,
-            obs_shape=encoder.out_features + _action_size(model),
+            obs_shape=encoder.out_features + action_size(model),
             obs_leaves=(),
             leaf_encoders={},
             action_shape=outputs,
@@ -781,7 +771,7 @@ class ActorCritic(nn.Module):
         self.value_memory = None
         if self.value_encoder is not None:
             self.value_memory = memory_of(self.value_encoder.out_features, model)
-        size, features = _action_size(model), self.memory.out_features
+        size, features = action_size(model), self.memory.out_features
         self.policy = nn.Linear(features, size)
         self.value = nn.Linear(features, 1)
         boxes = sum(math.prod(leaf.shape) for leaf in action_leaves(model) if not leaf.counts)
@@ -803,9 +793,9 @@ class ActorCritic(nn.Module):
         policy, features, after = self._policy(observation, state)
         if self.value_encoder is not None and self.value_memory is not None:
             of_value = {n.removeprefix(_VALUE): state[n] for n in state if n.startswith(_VALUE)}
-            of_value |= {LENGTH: state[LENGTH]} if LENGTH in state else {}
+            of_value |= {SEQUENCE_LEN: state[SEQUENCE_LEN]} if SEQUENCE_LEN in state else {}
             features, of_value = self.value_memory(self.value_encoder(observation), of_value)
-            after = {**after, **{_VALUE + n: of_value[n] for n in of_value if n != LENGTH}}
+            after = {**after, **{_VALUE + n: of_value[n] for n in of_value if n != SEQUENCE_LEN}}
         return (*policy, self.value(features).squeeze(1)), after
 
     def initial_state(self, batch: int) -> State:
@@ -865,10 +855,9 @@ class _Actor(nn.Module):
         return self.network.acting(observation, state)
 
 
-def _action_size(model: ModelConfig) -> int:
+def action_size(model: ModelConfig) -> int:
     """Number of discrete actions, or of a continuous action's components."""
-    shape = model.action_shape
-    return math.prod(as_shape(shape))
+    return math.prod(as_shape(model.action_shape))
 
 
 ENCODERS: dict[str, Callable[..., Any]] = {
@@ -886,7 +875,7 @@ MEMORIES: dict[str, Callable[..., Any]] = {
 }
 HEADS: dict[str, Callable[..., nn.Module]] = {
     "q": QHead,
-    "dueling_q": DuelingQHead,
+    "dueling_q": partial(QHead, dueling=True),
     "actor_critic": ActorCritic,
     "linear": LinearHead,
 }
@@ -936,7 +925,7 @@ class Greedy(nn.Module):
         action, *others = names
         self._outputs = len(names)
         self._parts = [name.removeprefix("action/") for name in action_names]
-        self._states = [name for name in self.inputs if name.startswith("state/")]
+        self._states = [name for name in self.inputs if name.startswith(STORED)]
         after = [f"next_{name}" for name in self._states]
         self.output_names = (*(action_names or (action,)), *others, *after)
         self.far: dict[str, str] = {}
@@ -996,7 +985,7 @@ class Greedy(nn.Module):
         if self._parameters_of is not None and self._told:
             told = self._parameters_of(output, legal[0] if legal else None)
             others += [told[name] for name in self._told]
-        after = (state[name.removeprefix("state/")] for name in self._states)
+        after = (state[name.removeprefix(STORED)] for name in self._states)
         return (*actions, *others, *after)
 
     def _counted(self, name: str, action: Tensor) -> Tensor:

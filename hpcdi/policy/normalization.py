@@ -18,7 +18,7 @@ environment's running discounted return, 0 at the start of an episode (Engstrom 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,14 @@ from torch import Tensor, nn
 from hpcdi.comm import group
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.errors import PolicyError
-from hpcdi.policy import memories
 from hpcdi.policy.acting.base import DISCOUNTED
-from hpcdi.policy.players import ACTS, STATE
+from hpcdi.policy.acting.mixing import STATE
+from hpcdi.policy.acting.network import VARIANCE_EPSILON
+from hpcdi.policy.players import ACTS
 from hpcdi.policy.spaces import is_normalised, obs_leaves
+from hpcdi.store.rows import SEQUENCE_LEN
 from hpcdi.types import Array
 
-_EPSILON = 1e-8
 _WIDE = (torch.int32, torch.int64, torch.uint32, torch.uint64)
 """Dtypes of which not all numbers are in float32."""
 _OBSERVATIONS = ("observation", "next_observation")
@@ -57,7 +58,7 @@ class Moments(nn.Module):
     def deviation(self) -> Tensor:
         """The root of the variance, float64; 1 where nothing was merged."""
         variance = self.m2 / self.count.clamp(min=1)
-        return torch.where(self.count > 0, (variance + _EPSILON).sqrt(), 1.0)
+        return torch.where(self.count > 0, (variance + VARIANCE_EPSILON).sqrt(), 1.0)
 
     def merge(self, packed: Tensor) -> None:
         """Add the moments of other arrays (Chan, Golub and LeVeque 1983, eq. 2.1).
@@ -101,12 +102,24 @@ class Normalizer(nn.Module):
         self._is_of_teams = cfg.WHOLE_TEAMS
         states = [name for name in self._columns if name.split("/")[1:2] == [STATE]]
         self._of_states = states if cfg.sees_state else []
-        self.observation = nn.ModuleList(Moments(leaf.shape) for leaf in seen)
+        self.observation: Any = nn.ModuleList(Moments(leaf.shape) for leaf in seen)
         self.returns = Moments(()) if settings.reward else None
 
     def forward(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Columns [rows, ...], observations among them as a network is to see them."""
-        return {**columns, **self._normalised(columns)}
+        made = dict(columns)
+        for column, moments in zip(self._columns, self.observation, strict=True):
+            mean, scale = moments.mean.float(), (1 / moments.deviation).float()
+            for root in _OBSERVATIONS:
+                name = column.replace("observation", root, 1)
+                if name in columns:
+                    values = columns[name]
+                    if values.dtype in _WIDE:  # of large numbers differences may be small
+                        centred = (values.double() - moments.mean).float()
+                    else:
+                        centred = values.float() - mean
+                    made[name] = (centred * scale).clamp(-self._clip, self._clip)
+        return made
 
     def batch(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A learner's columns [rows, ...] as an update is to see them."""
@@ -133,14 +146,14 @@ class Normalizer(nn.Module):
         """Add a batch, as it was stored, to the statistics; collective over the learners.
 
         Args:
-            columns: name -> [rows, ...], or [sequences, steps, ...] with `memories.LENGTH`; of
+            columns: name -> [rows, ...], or [sequences, steps, ...] with `sequence_len`; of
                 whole teams with `players.ACTS`.
 
         Raises:
             PolicyError: there are no discounted returns, or a value is infinite.
         """
         held = None
-        if memories.LENGTH in columns and (lengths := columns[memories.LENGTH]).ndim == 2:
+        if SEQUENCE_LEN in columns and (lengths := columns[SEQUENCE_LEN]).ndim == 2:
             steps = torch.arange(lengths.shape[1], device=lengths.device)
             held = (steps < self._sequence) & (steps < lengths[:, :1].long())  # behind is filler
             held = (held & (columns["bootstrap_offset"].long() > 0)).flatten()  # or no transition
@@ -148,7 +161,9 @@ class Normalizer(nn.Module):
         if self._is_of_teams:  # with rows of players who are not there
             acts = columns[ACTS].flatten()
             there = acts if held is None else acts & held
-        tracked = list(self._tracked())
+        tracked = [*zip(self._columns, self.observation, strict=True)]
+        if self.returns is not None:
+            tracked.append((DISCOUNTED, self.returns))
         parts = []
         for name, moments in tracked:
             if name not in columns:
@@ -171,25 +186,3 @@ class Normalizer(nn.Module):
             own = torch.split(of_learner, [len(part) for part in parts])
             for (_, moments), each in zip(tracked, own, strict=True):
                 moments.merge(each)
-
-    def _tracked(self) -> Iterator[tuple[str, Any]]:
-        yield from zip(self._columns, self.observation, strict=True)
-        if self.returns is not None:
-            yield DISCOUNTED, self.returns
-
-    def _normalised(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        made = {}
-        for column, moments in self._tracked():
-            if moments is self.returns:
-                continue
-            mean, scale = moments.mean.float(), (1 / moments.deviation).float()
-            for root in _OBSERVATIONS:
-                name = column.replace("observation", root, 1)
-                if name in columns:
-                    values = columns[name]
-                    if values.dtype in _WIDE:  # of large numbers differences may be small
-                        centred = (values.double() - moments.mean).float()
-                    else:
-                        centred = values.float() - mean
-                    made[name] = (centred * scale).clamp(-self._clip, self._clip)
-        return made

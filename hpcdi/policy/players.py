@@ -21,14 +21,16 @@ from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.team import TeamConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
-from hpcdi.policy.acting.base import SEQUENCE_LEN
+from hpcdi.policy.acting.mixing import STATE
 from hpcdi.policy.base import ColumnarActor, TrainColumns
+from hpcdi.policy.returns import following
 from hpcdi.policy.spaces import with_spaces
+from hpcdi.store.rows import SEQUENCE_LEN
 from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, RowView, Spaces
 from hpcdi.utils.nested import take_rows
 
-OWN, NUMBER, STATE = "own", "number", "state"
-"""Parts of a player's observation, where it has more than its own one."""
+OWN, NUMBER = "own", "number"
+"""Parts of a player's observation, where it has more than its own one; and `STATE`."""
 ACTS = "acts"
 """Column of policies that learn from whole teams: which players were there, bool [rows]."""
 _OBSERVATION = "observation/"
@@ -215,7 +217,10 @@ class PolicyGroup:
             last_observation: of the team.
         """
         ends = np.cumsum(item_len) - 1
-        after = _Following(transitions, ends, last_observation)
+
+        def after(name: str) -> Array:
+            return following(transitions[name], ends, last_observation[name])
+
         reward, ended = after(_TEAM_REWARD), after(_TEAM_ENDED)
         if self.is_whole:
             # bootstrapped from those of its players who were cut, whoever else has ended
@@ -337,27 +342,15 @@ class PolicyGroup:
         later = {n.removeprefix(prefix): c for n, c in batch.items() if n.startswith(prefix)}
         if later:
             own |= {f"next_{n}": c for n, c in self._of_player(later, index).items()}
+            if self.is_whole:
+                own[f"next_{ACTS}"] = later[_TEAM_ACTS][:, player.number].bool()
         if self.is_whole:
             own[ACTS] = batch[_TEAM_ACTS][..., player.number].bool()
-        if self.is_whole and later:
-            own[f"next_{ACTS}"] = later[_TEAM_ACTS][:, player.number].bool()
-        if self.is_whole and self._remembers:
-            own[SEQUENCE_LEN] = batch[SEQUENCE_LEN]
+            if self._remembers:
+                own[SEQUENCE_LEN] = batch[SEQUENCE_LEN]
         if "weight" in batch:
             own["weight"] = batch["weight"]
         return own
-
-
-class _Following:
-    """Returns a column's rows one step later: after the end of an item, its last observation."""
-
-    def __init__(self, columns: Mapping[str, Array], ends: Array, last: Columns) -> None:
-        self._columns, self._ends, self._last = columns, ends, last
-
-    def __call__(self, name: str) -> Array:
-        column: Array = np.roll(self._columns[name], -1, axis=0)
-        column[self._ends] = self._last[name]
-        return column
 
 
 def _paid(reward: Array, rows: Array, ends: Array) -> Array:

@@ -32,6 +32,8 @@ class PPOPolicy(PPOActing, ActorCriticPolicy):
 
     _learn: PPOLearnConfig
 
+    SCALARS = ("total_loss", "policy_loss", "value_loss", "entropy", "approx_kl")
+
     def prepare_learning(self) -> None:
         """What computes a step; see `_learn_from`."""
         super().prepare_learning()
@@ -62,7 +64,7 @@ class PPOPolicy(PPOActing, ActorCriticPolicy):
             rows.append(row)
             if is_over:
                 break
-        return self.logs_of(rows, (*_SCALARS, *self._extra.names))
+        return self.logs_of(rows, _SCALARS)
 
     def _learn_from(self, minibatch: Mapping[str, Tensor], joint: Joint) -> tuple[Tensor, bool]:
         """One gradient step, if the policy may still move.
@@ -71,12 +73,15 @@ class PPOPolicy(PPOActing, ActorCriticPolicy):
             `_SCALARS` of the minibatch, [scalars], this learner's shares in them; and whether the
             policy has moved too far, and so nothing was learnt.
         """
-        if self._cfg.learn.target_kl is None:
+        limit = self._cfg.learn.target_kl
+        if limit is None:
             (row,) = self._compute({**minibatch, **joint.columns()}, joint.per_learner)
             self._updates += 1
             return row.clone(), False
         losses = self._gradients(minibatch, joint)
-        is_over = self._is_too_far(losses)
+        approx_kl = losses[_SCALARS.index("approx_kl")].clone()
+        group.allreduce_data(approx_kl, "avg")  # so that it is the same on all learners
+        is_over = bool(approx_kl.item() > limit)
         norm = torch.zeros((), device=self._device)
         if not is_over:
             norm = self._step.apply(measured=True)
@@ -126,21 +131,6 @@ class PPOPolicy(PPOActing, ActorCriticPolicy):
         others = (joint.largest, value, norm, *self._extra.taken())
         return torch.cat([losses, torch.stack(others)])
 
-    def _is_too_far(self, losses: Tensor) -> bool:
-        """Returns whether the KL divergence of the joint minibatch is above `target_kl`.
-
-        It is the same on all learners.
-        """
-        limit = self._cfg.learn.target_kl
-        if limit is None:
-            return False
-        approx_kl = losses[_SCALARS.index("approx_kl")].clone()
-        group.allreduce_data(approx_kl, "avg")
-        return bool(approx_kl.item() > limit)
-
-    def _monitor_vars_learn(self) -> list[str]:
-        return ["total_loss", "policy_loss", "value_loss", "entropy", "approx_kl", "cur_lr"]
-
 
 # ------------------------------------------------------------------------------------------- losses
 
@@ -160,10 +150,7 @@ _COLUMNS = (
     *("observation", "action", "raw_action", ACTION_MASK, "log_prob"),
     *("value", "advantage", "return"),
 )
-_SCALARS = (
-    *("total_loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac"),
-    *("adv_max", "value_mean", "grad_norm"),
-)
+_SCALARS = (*PPOPolicy.SCALARS, "clipfrac", "adv_max", "value_mean", "grad_norm")
 
 
 def ppo_losses(

@@ -150,9 +150,8 @@ def _example(
         for name, shape in inputs.items()
     }
     if isinstance(module, Greedy):
-        for name, firsts in module.firsts.items():
-            if firsts:
-                example[name] += torch.tensor(firsts).reshape(inputs[name])
+        for name in module.inputs:
+            example[name] += module.first(name)
         if module.logits:
             example[ACTION_MASK] = torch.ones_like(example[ACTION_MASK], dtype=torch.bool)
     if batch:

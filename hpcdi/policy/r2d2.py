@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hpcdi.config.algorithms import R2D2Config, R2D2LearnConfig
-from hpcdi.policy.dqn import DQNPolicy
+from hpcdi.policy.dqn import DQNPolicy, taken
 from hpcdi.policy.sequences import Sequences
 
 
@@ -43,7 +43,7 @@ class R2D2Policy(DQNPolicy):
             bootstrap = unscaled(sequences.ahead(following), learn.rescale)
             bootstrap = bootstrap * batch["bootstrap_discount"]
             target = scaled(batch["n_step_return"] + bootstrap, learn.rescale)
-        value = values.gather(2, batch["action"].long().unsqueeze(2)).squeeze(2)
+        value = taken(values, batch["action"])
         if self._extra:
             self._seen = sequences.outputs_for(values, value, self._extra.features)
         error = torch.where(sequences.learnt, target - value, 0.0)

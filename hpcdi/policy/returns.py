@@ -13,6 +13,19 @@ from hpcdi.types import Array, RowView
 NEXT_OBSERVATION = RowView("next_observation", "observation", "bootstrap_offset")
 
 
+def following(column: Array, ends: Array, last: Array) -> Array:
+    """A column's rows one step later: after the end of an item, what was seen last.
+
+    Args:
+        column: [transitions, ...], item after item.
+        ends: rows of the items' last transitions, [items].
+        last: what follows these, [items, ...].
+    """
+    later: Array = np.roll(column, -1, axis=0)
+    later[ends] = last
+    return later
+
+
 class NStep(NamedTuple):
     """n-step returns; all [transitions]."""
 
@@ -102,8 +115,9 @@ def gae(
         gae_lambda: 0: the TD error alone; 1: the return less the value.
     """
     last = np.cumsum(item_len, dtype=np.int64) - 1
-    next_value = np.append(value[1:], 0.0).astype(np.float64)
-    next_value[last] = np.where(terminated[last], 0.0, last_value)
+    next_value = following(
+        value.astype(np.float64), last, np.where(terminated[last], 0, last_value)
+    )
     advantage = reward + gamma * next_value - value  # the deltas; they become advantages in place
     order = np.argsort(-item_len, kind="stable")
     last, longer = last[order], item_len[order]

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from hpcdi.policy import networks
-from hpcdi.policy.memories import LENGTH, State, state_of
+from hpcdi.policy.memories import State, state_of
+from hpcdi.store.rows import SEQUENCE_LEN
 from hpcdi.types import SequenceRule
 
 
@@ -37,7 +38,7 @@ class Sequences:
         most = batch["bootstrap_offset"].shape[1]
         self._batch = batch
         self._states = {name: column[:, 0] for name, column in state_of(batch).items()}
-        lengths = self._states.pop(LENGTH).long().clamp(max=most)
+        lengths = self._states.pop(SEQUENCE_LEN).long().clamp(max=most)
         self._steps = torch.arange(most, device=lengths.device)
         states = self._states.values()
         is_first = torch.stack([(state == 0).flatten(1).all(dim=1) for state in states])
@@ -62,14 +63,14 @@ class Sequences:
             with torch.no_grad():
                 before = {name: state[chosen] for name, state in states.items()}
                 seen = self._seen(self._in_burn_in)
-                _, after = forward(seen, {**before, LENGTH: self._burnt[chosen]})
+                _, after = forward(seen, {**before, SEQUENCE_LEN: self._burnt[chosen]})
             states = {name: state.clone() for name, state in states.items()}
             for name, state in states.items():
                 state[chosen] = after[name].to(state.dtype)
         chosen = self._unrolled.any(dim=1)
         before = {name: state[chosen] for name, state in states.items()}
         lengths = self._unrolled.sum(dim=1)[chosen]
-        outputs, _ = forward(self._seen(self._unrolled), {**before, LENGTH: lengths})
+        outputs, _ = forward(self._seen(self._unrolled), {**before, SEQUENCE_LEN: lengths})
         return self._padded(outputs)
 
     def outputs_for(self, values: Tensor, value: Tensor, features: Tensor | None) -> dict[str, Any]:
@@ -98,8 +99,17 @@ class Sequences:
 
     def means(self, values: Tensor) -> Tensor:
         """Returns means over the steps learnt from, [sequences], of values [sequences, steps]."""
-        number = self.learnt.sum(dim=1).clamp(min=1)
-        return torch.where(self.learnt, values, 0.0).sum(dim=1) / number
+        return means_of(values, self.learnt)
 
     def _seen(self, steps: Tensor) -> Any:
         return networks.rows_of(networks.observation_of(self._batch), steps)
+
+
+def means_of(values: Tensor, learnt: Tensor) -> Tensor:
+    """Returns means over the steps learnt from, [sequences]; 0 where there are none.
+
+    Args:
+        values: [sequences, steps].
+        learnt: which of the steps are, bool.
+    """
+    return torch.where(learnt, values, 0.0).sum(dim=1) / learnt.sum(dim=1).clamp(min=1)

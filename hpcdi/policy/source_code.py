@@ -105,12 +105,10 @@ class Language(Protocol):
     """Writes statements.
 
     Attributes:
-        suffix: of its files.
         own: names that its files have already, as a pattern.
         longest: name of a policy.
     """
 
-    suffix: str
     own: str
     longest: int
 
@@ -466,7 +464,7 @@ def _number(number: float, end: str, infinity: str, minus_infinity: str, none: s
 class C:
     """Writes C99."""
 
-    suffix, own, longest = ".c", "(?!)", 200
+    own, longest = "(?!)", 200
 
     def __init__(self) -> None:
         self._constants: list[str] = []
@@ -602,7 +600,7 @@ static double argmax(const double *x, int size)
 class Fortran:
     """Writes Fortran 2008."""
 
-    suffix, own = ".f90", "|".join((r"[bchw]\d+", *_FORTRAN_WORDS))
+    own = "|".join((r"[bchw]\d+", *_FORTRAN_WORDS))
     longest = 63 - len("_observations")
 
     def __init__(self) -> None:

@@ -165,6 +165,25 @@ def action_leaves(model: ModelConfig) -> tuple[Leaf, ...]:
     return (Leaf("", as_shape(model.action_shape), dtype, low=low, high=high),)
 
 
+def one_hot_places(leaf: Leaf) -> Array | None:
+    """Where each component's value 0 is in a one-hot vector, int64 [components]; None: it has none.
+
+    Arrays that are not discrete have none, and truths are numbers as they are.
+    """
+    if not leaf.counts or (not leaf.starts and set(leaf.counts) == {2}):
+        return None
+    counts = np.array(leaf.counts)
+    places: Array = counts.cumsum() - counts - np.array(leaf.starts or [0] * len(counts))
+    return places
+
+
+def scale_of(leaf: Leaf) -> float | None:
+    """What bytes are divided by, so that they become 0..1; None: it is none of bytes."""
+    if leaf.dtype != "uint8" or leaf.counts:
+        return None
+    return max(leaf.high, default=255.0) or 1.0
+
+
 def is_board(leaf: Leaf) -> bool:
     """True if an array has three axes and is no picture: the planes of a board, say."""
     return len(leaf.shape) == 3 and leaf.dtype != "uint8" and max(leaf.shape) < SMALLEST_IMAGE
@@ -220,18 +239,12 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
     model, kind = cfg.model, spaces.action_kind
     problems = list(_observation_problems(cfg, spaces))
     if kind not in cfg.ACTIONS:
-        takers = sorted(
-            name
-            for name in POLICY_REGISTRY
-            if kind in getattr(cls := POLICY_REGISTRY.settings(name), "ACTIONS", ())
-            and not (cls.IMITATES or cls.WHOLE_TEAMS or name.endswith("_command"))
-        )
         problems.append(
             Problem(
                 "type",
                 f"{cfg.type} takes actions that are {' or '.join(KINDS[k] for k in cfg.ACTIONS)}, "
                 f"and this environment's are {KINDS[kind]}, {_said(spaces.action)}; "
-                f"{_listed(takers)} would",
+                f"{_algorithms_for(kind)} would",
             )
         )
     found = {"action_space": kind, **_of_actions(spaces)}
@@ -247,7 +260,7 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
             )
             problems.append(Problem("model.type", said))
     if spaces.is_masked and not cfg.TAKES_MASKS:
-        said = f"{cfg.type} knows no action masks; dqn, c51, qrdqn, discrete_sac, impala and ppo do"
+        said = f"{cfg.type} knows no action masks; {_algorithms_for(kind, masked=True)} do"
         problems.append(Problem("type", said))
     if isinstance(cfg, ReplayPolicyConfig) and cfg.hindsight.goals:
         problems += _goal_problems(spaces)
@@ -287,7 +300,15 @@ def _goal_problems(spaces: Spaces) -> Iterator[Problem]:
         yield Problem("hindsight.goals", f"{achieved} and {desired} are not of one kind")
 
 
-def _listed(names: Sequence[str]) -> str:
+def _algorithms_for(kind: str, *, masked: bool = False) -> str:
+    """Names of the algorithms that take actions of a kind, and masks of legal ones if need be."""
+    names = sorted(
+        name
+        for name in POLICY_REGISTRY
+        if kind in getattr(cls := POLICY_REGISTRY.settings(name), "ACTIONS", ())
+        and (cls.TAKES_MASKS or not masked)
+        and not (cls.IMITATES or cls.WHOLE_TEAMS or name.endswith("_command"))
+    )
     *others, last = names or ["no algorithm"]
     return f"{', '.join(others)} and {last}" if others else last
 

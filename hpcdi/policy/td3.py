@@ -23,13 +23,14 @@ from hpcdi.policy.acting.boxes import TD3Acting
 from hpcdi.policy.boxes import BoxPolicy
 
 _UPDATES = 1  # stream of random numbers
-_SCALARS = ("total_loss", "q_value")
+_OF_CRITICS = ("total_loss", "q_value")
 
 
 class TD3Policy(TD3Acting, BoxPolicy):
     """TD3, for continuous actions within bounds."""
 
     ACTOR_OUTPUTS = 1
+    SCALARS = ("total_loss", "actor_loss", "q_value")
     _cfg: TD3Config
     _learn: TD3LearnConfig
 
@@ -72,7 +73,7 @@ class TD3Policy(TD3Acting, BoxPolicy):
         noise = torch.from_numpy(drawn).to(self._device)
         scalars, error = self._critics_compute({**batch, "noise": noise})
         self._updates += 1
-        info: dict[str, Any] = dict(zip(_SCALARS, scalars.tolist(), strict=True))
+        info: dict[str, Any] = dict(zip(_OF_CRITICS, scalars.tolist(), strict=True))
         if self._cfg.priority:
             info["priority"] = error.cpu().numpy()
         if self._updates % self._cfg.learn.policy_delay == 0:
@@ -87,7 +88,7 @@ class TD3Policy(TD3Acting, BoxPolicy):
         return self._cfg.learn.policy_delay
 
     def _critics_learn(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The critics' gradient step; returns `_SCALARS`, and absolute errors [batch].
+        """The critics' gradient step; returns `_OF_CRITICS`, and absolute errors [batch].
 
         Args:
             batch: see `update`; and ``noise``, of a standard normal distribution, [batch,
@@ -142,9 +143,6 @@ class TD3Policy(TD3Acting, BoxPolicy):
             values = self._next_values(following, action).amin(dim=0)
             target: Tensor = batch["n_step_return"] + batch["bootstrap_discount"] * values
         return target
-
-    def _monitor_vars_learn(self) -> list[str]:
-        return ["total_loss", "actor_loss", "q_value", "cur_lr"]
 
     def saved_parts(self) -> dict[str, Any]:
         """See `TorchPolicy.saved_parts`."""

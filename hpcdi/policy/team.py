@@ -142,17 +142,16 @@ class TeamPolicy(Policy):
         return all(getattr(each, "_takes_arrays", False) for each in self._policies.values())
 
     def _state_dict_collect(self) -> dict[str, Any]:
-        return {"model": self._model_of({n: p._state_dict_collect() for n, p in self._named()})}
+        return {
+            "model": self._model_of({n: p._state_dict_collect() for n, p in self._policies.items()})
+        }
 
     def _load_state_dict_collect(self, state_dict: dict[str, Any]) -> None:
-        for name, policy in self._named():
+        for name, policy in self._policies.items():
             model = _below(name, state_dict["model"])
             if getattr(policy, "_takes_arrays", False):  # others of the team may take tensors
                 model = {parameter: np.asarray(value) for parameter, value in model.items()}
             policy._load_state_dict_collect({"model": model})
-
-    def _named(self) -> Iterator[tuple[str, Any]]:
-        yield from self._policies.items()
 
     # ---------------------------------------------------------------------------------- learning
 
@@ -212,7 +211,10 @@ class TeamPolicy(Policy):
         """The networks of the policies that have one, as one module, by the policies' names."""
         from torch import nn  # which collectors do without
 
-        team, networks = nn.Module(), {n: getattr(p, "_model", None) for n, p in self._named()}
+        team, networks = (
+            nn.Module(),
+            {n: getattr(p, "_model", None) for n, p in self._policies.items()},
+        )
         team._modules.update({n: each for n, each in networks.items() if each is not None})
         return team
 
@@ -240,20 +242,20 @@ class TeamPolicy(Policy):
         """Returns the policies that a key is about, by name, with the key as each has it."""
         of_one = key.removeprefix("policy.policies.")
         if of_one == key:
-            return {name: (policy, key) for name, policy in self._named()}
+            return {name: (policy, key) for name, policy in self._policies.items()}
         name, _, own = of_one.partition(".")
         if name not in self._policies:
             raise PolicyError(f"{key!r}: there is no policy {name!r}, only {[*self._policies]}")
         return {name: (self._policies[name], f"policy.{own}")}
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        states = {name: policy._state_dict_learn() for name, policy in self._named()}
+        states = {name: policy._state_dict_learn() for name, policy in self._policies.items()}
         keys = dict.fromkeys(key for state in states.values() for key in state if key != "model")
         others = {key: {n: s[key] for n, s in states.items() if key in s} for key in keys}
         return {"model": self._model_of(states), **others}
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
-        for name, policy in self._named():
+        for name, policy in self._policies.items():
             others = {k: s[name] for k, s in state_dict.items() if k != "model" and name in s}
             policy._load_state_dict_learn({"model": _below(name, state_dict["model"]), **others})
 

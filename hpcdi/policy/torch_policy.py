@@ -202,11 +202,9 @@ class TorchPolicy(ActingPolicy):
         if not self._remembers:
             return self.infer(last_observation)
         last = np.cumsum(item_len) - 1
-        self._state = {
-            name.removeprefix(_STATE): torch.from_numpy(transitions[name][last]).to(self._device)
-            for name in transitions
-            if name.startswith(_STATE)
-        }
+        stored = [name for name in transitions if name.startswith(memories.STORED)]
+        states = {name: transitions[name][last] for name in stored}
+        self._state = memories.state_of(networks.tensors_of(states, self._device))
         self.infer({name: transitions[name][last] for name in last_observation})
         output = self.infer(last_observation)
         self._state = {}
@@ -292,8 +290,7 @@ class TorchPolicy(ActingPolicy):
         self._changed_settings: dict[str, Any] = {}  # by `set_setting`
         self._bonus: exploration_bonus.Explorer | None = None
         if self._cfg.exploration_bonus.type != "none":
-            novelty: Any = self._model.novelty
-            self._bonus = exploration_bonus.explorer(self, novelty)
+            self._bonus = exploration_bonus.Explorer(self)
         self.prepare_learning()
         self._step.is_alone = len(self._steps) == 1
 
@@ -520,7 +517,7 @@ class TorchPolicy(ActingPolicy):
         network, model, outputs = self.actor_alone()
         inputs = {leaf.column("observation"): leaf.shape for leaf in obs_leaves(model)}
         for name, state in memories.initial_state(network, 1).items():
-            inputs[_STATE + name] = tuple(state.shape[1:])
+            inputs[memories.STORED + name] = tuple(state.shape[1:])
         parts = [leaf for leaf in getattr(model, "action_leaves", ()) if leaf.name]
         actions = [leaf.column("action") for leaf in parts]
         greedy = networks.Greedy(network, self.greedy, outputs, inputs, actions, self.parameters_of)
@@ -545,7 +542,6 @@ class ReplayPolicy(ReplayActing, TorchPolicy):
         return {**logs, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
 
 
-_STATE = "state/"
 _ASKED_FOR_BY = 100
 """Train iterations until an update must have asked for its extra loss, or a few more."""
 
@@ -563,7 +559,7 @@ class _RememberingActor:
         self.states = memories.EpisodeStates(
             lambda batch: memories.initial_state(policy._model, batch)
         )
-        self._stacks = tuple(_STATE + name for name in memories.stacks(policy._model))
+        self._stacks = tuple(memories.STORED + name for name in memories.stacks(policy._model))
 
     def train_columns(
         self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns
@@ -579,7 +575,7 @@ class _RememberingActor:
         outputs = self._actor.act(observation, setting, rows)
         self.states.write(rows, self._policy._state)
         self._policy._state = {}
-        stored = {_STATE + name: state.numpy(force=True) for name, state in before.items()}
+        stored = {memories.STORED + n: state.numpy(force=True) for n, state in before.items()}
         return {**outputs, **stored}
 
     def reset(self, rows: Sequence[int] | Array | None = None) -> None:

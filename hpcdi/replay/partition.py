@@ -1,7 +1,7 @@
 """One learner's part of the replay buffer, as rank 0 sees it: rows, items, and what may be drawn.
 
 Rank 0 keeps ids, priorities and places of items; the learner keeps the arrays in its ring of rows.
-`replay` distributes blocks and batches over the learners' parts. Decisions only: blocks and
+`manager` distributes blocks and batches over the learners' parts. Decisions only: blocks and
 requests in, orders out.
 
 Life of a block::

@@ -86,8 +86,8 @@ class ReplayRatio:
         if self._ratio is None or self.is_offline(drawn):
             return math.inf
         self._env_steps = env_steps
-        transitions = max(0, env_steps - max(self._warm_up, self._from_steps))
-        due = self._ratio * transitions - (drawn - max(self._offline, self._from_drawn))
+        first, samples = self._since(drawn)
+        due = self._ratio * max(0, env_steps - first) - samples
         if due > self._slack:
             self.collectors_wait = True
         elif due < self._slack / 2:
@@ -103,8 +103,13 @@ class ReplayRatio:
         """
         if self._ratio is None or self.is_offline(drawn):
             return math.inf
-        samples = self._slack + drawn - max(self._offline, self._from_drawn)
-        return max(self._warm_up, self._from_steps) + samples / self._ratio - env_steps
+        first, samples = self._since(drawn)
+        return first + (self._slack + samples) / self._ratio - env_steps
+
+    def _since(self, drawn: int) -> tuple[int, float]:
+        """Returns after how many transitions samples are due, and how many are drawn for these."""
+        first = max(self._warm_up, self._from_steps)
+        return first, drawn - max(self._offline, self._from_drawn)
 
     def blocked(self, drawn: int, batch: int) -> str:
         """Returns who waits for whom, and why; empty where nobody waits.

@@ -33,6 +33,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CallbackError, ConfigError, Problem
 from hpcdi.policy.base import owner_of
 from hpcdi.store.layout import RunLayout
+from hpcdi.types import Array
 from hpcdi.utils.curves import CurveFile
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
@@ -143,8 +144,7 @@ class Context:
             value: a number; an array or tensor of more dimensions than 0: its histogram; uint8
                 [height, width, 3] or [frames, height, width, 3]: a picture, or a video.
         """
-        value = value.detach().cpu().numpy() if hasattr(value, "detach") else value
-        array = np.asarray(value)
+        array = _as_array(value)
         if array.ndim == 0:
             self._scalars(f"callbacks/{name}", float(array))
             return
@@ -222,6 +222,16 @@ class Context:
                     f"set_env({name}={value!r}): env.schedule.{path} must name it, as in "
                     f"{{values: [..., {value!r}], when: callback}}"
                 ) from None
+
+
+def _as_array(value: Any) -> Array:
+    """Returns a number, an array or a tensor as an array; numpy has no bfloat16."""
+    if not hasattr(value, "detach"):
+        return np.asarray(value)
+    tensor = value.detach().cpu()
+    is_short = tensor.is_floating_point() and tensor.element_size() < 4
+    array: Array = (tensor.float() if is_short else tensor).numpy()
+    return array
 
 
 def _configured(policy: Any, key: str) -> dict[str, Any] | None:
@@ -469,10 +479,9 @@ class Histograms(Callback):
         if context.network is None or context.train_iter % self._every:
             return
         for name, parameter in context.network.named_parameters():
-            context.log(f"weights/{name}", np.atleast_1d(parameter.detach().cpu().numpy()))
+            context.log(f"weights/{name}", parameter.reshape(-1))
             if parameter.grad is not None:
-                gradient = parameter.grad.detach().float().cpu().numpy()
-                context.log(f"gradients/{name}", np.atleast_1d(gradient))
+                context.log(f"gradients/{name}", parameter.grad.reshape(-1))
 
 
 class Video(Callback):

@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import math
 import os
 import signal
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-import numpy as np
 
 from hpcdi.config.schema import FaultConfig
 from hpcdi.store.atomic import pretend_full
@@ -142,6 +139,6 @@ def tear(path: Path, block: ShardRef) -> None:
     """Clear the second half of a block's columns, like a file system that ignores fsync."""
     with path.open("r+b") as file:
         for spec in block.columns:
-            n_bytes = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
-            file.seek(spec.offset + n_bytes // 2)
-            file.write(bytes(n_bytes - n_bytes // 2))
+            kept = spec.n_bytes // 2
+            file.seek(spec.offset + kept)
+            file.write(bytes(spec.n_bytes - kept))

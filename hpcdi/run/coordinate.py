@@ -21,6 +21,7 @@ from hpcdi.run.environment import TERMINAL_VARIABLE, allocation
 from hpcdi.run.guest import welcome
 from hpcdi.run.placement import (
     RankPlace,
+    collector_count,
     learner_count,
     shared_cores,
     table,
@@ -73,7 +74,7 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
             ) as coordinator,
         ):
             limit = TimeLimit(ends_at, context.stop_request, lambda: coordinator.snapshot_s)
-            requests = ScaleFile(layout, context.link.size - 1 - learner_count(config), limit.take)
+            requests = ScaleFile(layout, collector_count(context.link.size, config), limit.take)
             if resumed is not None:
                 coordinator.resume(resumed)
                 say(f"  resumed      {resumed}")
@@ -152,8 +153,7 @@ def _keep(
 
 def _opening(context: WorkerContext, placement: Sequence[RankPlace]) -> list[str]:
     config, size = context.config, context.link.size
-    learners = config.policy.learn.learner.learner_num
-    collectors = size - 1 - learners
+    learners, collectors = learner_count(config), collector_count(size, config)
     spare = collectors - working_collectors(size, config)
     waiting = f" ({spare} of them wait until they are needed)" if spare else ""
     title = (

@@ -233,15 +233,18 @@ class Allocation:
 
 def allocation(variables: Mapping[str, str]) -> Allocation | None:
     """Returns the batch job that this process belongs to, or None."""
-    if "SLURM_JOB_ID" in variables:
-        return _slurm(variables)
-    if "PBS_JOBID" in variables:
-        # one line per slot
-        hosts = _words_of_file(variables.get("PBS_NODEFILE", ""))
-        return Allocation("pbs", variables["PBS_JOBID"], _once(hosts))
-    if "LSB_JOBID" in variables:
-        return _lsf(variables)
-    return None
+    return next((job_of(variables) for name, job_of in _JOBS.items() if name in variables), None)
+
+
+def is_outside_allocation(variables: Mapping[str, str] = os.environ) -> bool:
+    """Returns whether no batch system has given us hosts: mpirun starts all ranks on this one."""
+    return _JOBS.keys().isdisjoint(variables)
+
+
+def slurm_job_of(variables: Mapping[str, str]) -> str:
+    """Returns the job that Slurm's variables name, of an array the task ``12_3``; empty: none."""
+    array, index = variables.get("SLURM_ARRAY_JOB_ID"), variables.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{index}" if array and index else variables.get("SLURM_JOB_ID", "")
 
 
 def job_component(variables: Mapping[str, str]) -> int:
@@ -280,11 +283,13 @@ def _slurm(variables: Mapping[str, str]) -> Allocation:
     lists = [variables[name] for name in names if name in variables]
     lists = lists or [variables.get("SLURM_JOB_NODELIST", "")]
     hosts = [host for text in lists for host in expand(text)]
-    job = variables["SLURM_JOB_ID"]
-    if "SLURM_ARRAY_JOB_ID" in variables:
-        job = f"{variables['SLURM_ARRAY_JOB_ID']}_{variables.get('SLURM_ARRAY_TASK_ID', '?')}"
     restarts = count_in(variables, "SLURM_RESTART_COUNT")
-    return Allocation("slurm", job, _once(hosts), restarts)
+    return Allocation("slurm", slurm_job_of(variables), _once(hosts), restarts)
+
+
+def _pbs(variables: Mapping[str, str]) -> Allocation:
+    hosts = _words_of_file(variables.get("PBS_NODEFILE", ""))  # one line per slot
+    return Allocation("pbs", variables["PBS_JOBID"], _once(hosts))
 
 
 def _lsf(variables: Mapping[str, str]) -> Allocation:
@@ -295,6 +300,10 @@ def _lsf(variables: Mapping[str, str]) -> Allocation:
     job, index = variables["LSB_JOBID"], variables.get("LSB_JOBINDEX", "0")
     job = f"{job}[{index}]" if index != "0" else job
     return Allocation("lsf", job, _once(hosts), int(variables.get("LSB_RESTART", "N") == "Y"))
+
+
+_JOBS = {"SLURM_JOB_ID": _slurm, "PBS_JOBID": _pbs, "LSB_JOBID": _lsf}
+"""What reads a batch job's variables, by the one that each batch system sets in its jobs."""
 
 
 def _words_of_file(path: str) -> list[str]:

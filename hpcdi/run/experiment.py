@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcdi.config.compiled import Compiled
 from hpcdi.config.env import TeamEnvConfig
+from hpcdi.config.fields import replaced
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.load import load
 from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
@@ -63,34 +64,30 @@ def load_experiment(
     Raises:
         ConfigError: something is wrong; holds all problems.
     """
-    compiled = load(path, overrides)
-    whole = with_whole_paths(compiled.config, path)
-    env = whole.env
-    seed = compiled.config.seed if env.origin is None else None
-    seen = look_at(env, trains=over_ranks is not None, seed=seed)
-    players, spaces = 1 if over_ranks is None else seen.players, seen.spaces
+    compiled, trains = load(path, overrides), over_ranks is not None
+    config = with_whole_paths(compiled.config, path)
+    seed = config.seed if config.env.origin is None else None
+    seen = look_at(config.env, trains=trains, seed=seed)
+    players, spaces = seen.players if trains else 1, seen.spaces
     if players > 1:
-        compiled = load(path, [*_as_a_league(compiled.config), *overrides])
-        whole = with_whole_paths(compiled.config, path)
-    if env.origin is None:
-        stacked = compiled.config.policy.other.replay_buffer.frames
-        env = dataclasses.replace(env, origin=_alike_in_frames(seen.origin, spaces, stacked))
-    policy = _as_team(whole, path)
-    config = dataclasses.replace(compiled.config, env=env, policy=policy, data=whole.data)
-    compiled = dataclasses.replace(compiled, config=config)
+        compiled = load(path, [*_as_a_league(config), *overrides])
+        config = with_whole_paths(compiled.config, path)
+    notes = list(compiled.notes)
+    if config.env.origin is None:
+        stacked = config.policy.other.replay_buffer.frames
+        origin = _alike_in_frames(seen.origin, spaces, stacked)
+        config = replaced(config, {"env.origin": origin})
     if seen.origin:
-        far = ", ".join(f"{name} minus {_numbers(of)}" for name, of in env.origins.items())
-        note = f"observations are far from 0, and float32 is coarse there: {far} (env.origin)"
-        compiled = dataclasses.replace(compiled, notes=(*compiled.notes, note))
+        far = ", ".join(f"{name} minus {_numbers(of)}" for name, of in config.env.origins.items())
+        notes += [f"observations are far from 0, and float32 is coarse there: {far} (env.origin)"]
+    config = replaced(config, {"policy": _as_team(config, path)})
     if over_ranks is not None:
-        _check_can_train(compiled.config, path, players, over_ranks=over_ranks)
-        notes = (*compiled.notes, *_notes(compiled.config, over_ranks=over_ranks))
-        compiled = dataclasses.replace(compiled, notes=notes)
-    policy = _filled(compiled.config.policy, spaces, path, tries=over_ranks is not None)
-    config = dataclasses.replace(compiled.config, policy=policy)
-    if over_ranks is not None and (problems := list(_source_problems(policy, path))):
+        _check_can_train(config, path, players, over_ranks=over_ranks)
+        notes += _notes(config, over_ranks=over_ranks)
+    config = replaced(config, {"policy": _filled(config.policy, spaces, path, tries=trains)})
+    if trains and (problems := list(_source_problems(config.policy, path))):
         raise ConfigError(problems, path)
-    return dataclasses.replace(compiled, config=config), spaces
+    return Compiled(config, tuple(notes)), spaces
 
 
 def _filled(policy: PolicyConfig, spaces: Spaces, path: str, *, tries: bool) -> PolicyConfig:
@@ -116,8 +113,7 @@ def _filled(policy: PolicyConfig, spaces: Spaces, path: str, *, tries: bool) -> 
             said = f"{policy.type} learns from teams: set env.type: team"
             problems.append(Problem("type", said))
         policy, learning = filled, [filled]
-    if problems:
-        raise ConfigError([Problem(f"policy.{p.path}", p.message) for p in problems], path)
+    _check_no_problems(problems, path)
     for each in learning:
         if tries and (each.has_own_network or each.has_own_optimizer):
             try:
@@ -137,9 +133,14 @@ def _as_team(config: ExperimentConfig, path: str) -> PolicyConfig:
     if not isinstance(config.env, TeamEnvConfig) or not isinstance(policy, TorchPolicyConfig):
         return policy
     team = TeamConfig.of(policy)
-    if problems := list(team.problems()):
-        raise ConfigError([Problem(f"policy.{p.path}", p.message) for p in problems], path)
+    _check_no_problems(list(team.problems()), path)
     return team
+
+
+def _check_no_problems(of_policy: Sequence[Problem], path: str) -> None:
+    """Raise the problems of a policy's settings, if there are any, at their paths in the whole."""
+    if of_policy:
+        raise ConfigError([Problem(f"policy.{p.path}", p.message) for p in of_policy], path)
 
 
 def with_whole_paths(config: ExperimentConfig, path: str) -> ExperimentConfig:
@@ -155,11 +156,10 @@ def with_whole_paths(config: ExperimentConfig, path: str) -> ExperimentConfig:
     Raises:
         ConfigError: an initial state is nowhere.
     """
-    named = config.data
-    runs = (
-        name if name.startswith(MINARI) else Path(name).expanduser().resolve() for name in named
+    data = tuple(
+        name if name.startswith(MINARI) else str(RunLayout(Path(name).expanduser().resolve()).root)
+        for name in config.data
     )
-    data = tuple(run if isinstance(run, str) else str(RunLayout(run).root) for run in runs)
     env = located(config.env, Path(path).parent)
     policy = _with_whole_sources(config.policy, Path(path).parent)
     return dataclasses.replace(config, env=env, policy=policy, data=data)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
+import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -32,7 +33,15 @@ from hpcdi.config.load import read_mapping
 from hpcdi.config.policy import HindsightConfig, TorchPolicyConfig
 from hpcdi.config.schema import MINARI, ExperimentConfig, offline_iterations
 from hpcdi.config.team import TeamConfig
-from hpcdi.data import block_numbers, number_of_block, origin_row, origins_of, player_of, warn_of
+from hpcdi.data import (
+    OF_AN_EPISODE,
+    BlockNumbers,
+    number_of_block,
+    origin_row,
+    origins_of,
+    player_of,
+    warn_of,
+)
 from hpcdi.dataclass import dataclass
 from hpcdi.env.contract import Field, Space, pick, read_spaces
 from hpcdi.errors import ConfigError, HpcdiError, Problem, ShardError, StoreError
@@ -43,15 +52,14 @@ from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.roles.collector.recorder import segment_of
 from hpcdi.run.placement import learner_count
 from hpcdi.run.sizes import full_block, partition_size, row_size
-from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import rows_of, transitions
+from hpcdi.store.segment import Segment
 from hpcdi.store.shards import read_blocks
 from hpcdi.types import (
     ACTION_MASK,
     GIVEN,
     RELABELLED,
-    RESTART_NUMBERS,
     Array,
     Columns,
     Leaf,
@@ -59,14 +67,12 @@ from hpcdi.types import (
     collector_of,
 )
 from hpcdi.utils.metrics import counted
-from hpcdi.utils.nested import take_rows, under
+from hpcdi.utils.nested import concatenate_columns, take_rows, under
 from hpcdi.utils.packages import missing
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 _ENDS = ("terminated", "truncated")
 _COPIED_COLUMNS = ("reward", *_ENDS, ACTION_MASK)
-_OF_EPISODES = ("env_id", "episode_id", "episode_seed", "episode_resets")
-"""What items of one episode have alike."""
 _ROUNDING = 1e-5
 """Share of a bound by which an action may be beyond it."""
 
@@ -80,7 +86,7 @@ class Pieces:
         length: transitions of each, int32 [pieces].
         after: observation after the last transition of each, columns [pieces, ...].
         facts: of each, columns [pieces]: ``env_id`` and ``episode_id``; of an earlier run all of
-            `_OF_EPISODES`, and ``is_open``: whether more of its episode may follow.
+            `OF_AN_EPISODE`, and ``is_open``: whether more of its episode may follow.
     """
 
     columns: Columns
@@ -114,22 +120,21 @@ class Pieces:
 
     def then(self, later: Pieces) -> Pieces:
         """Returns these, and later ones of the same columns after them."""
-
-        def both(first: Columns, second: Columns) -> Columns:
-            return {name: np.concatenate([first[name], second[name]]) for name in second}
-
-        length = np.concatenate([self.length, later.length])
-        columns, after = both(self.columns, later.columns), both(self.after, later.after)
-        return Pieces(columns, length, after, both(self.facts, later.facts))
+        return Pieces(
+            concatenate_columns([self.columns, later.columns]),
+            np.concatenate([self.length, later.length]),
+            concatenate_columns([self.after, later.after]),
+            concatenate_columns([self.facts, later.facts]),
+        )
 
     def joined(self) -> Pieces:
         """Returns an earlier run's by episode, those that follow one another in one as one."""
-        ordered = self.take(np.lexsort([self.facts[name] for name in _OF_EPISODES]))  # is stable
+        ordered = self.take(np.lexsort([self.facts[name] for name in OF_AN_EPISODE]))  # is stable
         if not len(self.length):
             return ordered
         columns, facts = ordered.columns, ordered.facts
         starts = np.cumsum(ordered.length, dtype=np.int64) - ordered.length
-        episode = np.stack([facts[name] for name in _OF_EPISODES])
+        episode = np.stack([facts[name] for name in OF_AN_EPISODE])
         follows = facts["is_open"][:-1] & (np.diff(episode, axis=1) == 0).all(axis=0)
         for name, after in under(ordered.after, "observation").items():
             # numbers of episodes may come again, as where environments share a generator
@@ -237,15 +242,18 @@ def check_resumed(
     if offline_iterations(config) <= train_iter:
         return
     learners = learner_count(config)
-    shares = [(0, 0, 0)] * learners  # rows, transitions, and those of them that were given
-    for ready in published:
-        rows, count, given = shares[0]
-        more = ready.transitions if collector_of(ready.block_id) == GIVEN else 0
-        share = rows + ready.shard.rows, count + ready.transitions, given + more
-        heapq.heapreplace(shares, share)
-    total = sum(count for _, count, _ in shares)
-    problems = list(_too_few(min(count for _, count, _ in shares), total, config))
-    most, room = max(given for _, _, given in shares), partition_size(config)
+    blocks = (
+        _Share(
+            ready.shard.rows,
+            ready.transitions,
+            ready.transitions if collector_of(ready.block_id) == GIVEN else 0,
+        )
+        for ready in published
+    )
+    shares = _shared_out(blocks, learners)
+    total = sum(share.transitions for share in shares)
+    problems = list(_too_few(min(share.transitions for share in shares), total, config))
+    most, room = max(share.given for share in shares), partition_size(config)
     if most > room:
         why = f"is {room * learners:,}, and one of {counted(learners, 'learner')} is given {most:,}"
         least = f"{why} transitions; set it to {most * learners:,} or more"
@@ -253,6 +261,23 @@ def check_resumed(
     if problems:
         why = "; ".join(f"{problem.path} {problem.message}" for problem in problems)
         raise StoreError(", ".join(config.data), f"the run cannot go on: {why}")
+
+
+class _Share(NamedTuple):
+    """What a block holds, or all blocks of a learner: rows, transitions, and those given."""
+
+    rows: int = 0
+    transitions: int = 0
+    given: int = 0
+
+
+def _shared_out(blocks: Iterable[_Share], learners: int) -> list[_Share]:
+    """Returns what each learner has if each block goes to the one with the fewest rows."""
+    shares = [_Share()] * learners
+    for block in blocks:
+        sums = map(operator.add, shares[0], block)
+        heapq.heapreplace(shares, _Share(*sums))
+    return shares
 
 
 def _too_few(share: int, total: int, config: ExperimentConfig) -> Iterator[Problem]:
@@ -280,19 +305,17 @@ def _too_few(share: int, total: int, config: ExperimentConfig) -> Iterator[Probl
 
 
 def _smallest_share(sizes: Sequence[Size], config: ExperimentConfig, spaces: Spaces) -> int:
-    """Returns the fewest transitions of a learner: each block goes to the one with fewest rows."""
+    """Returns the fewest transitions of a learner, by blocks that are full but for the last."""
     learners = learner_count(config)
     if learners == 1:
         return sum(sizes, Size()).transitions
-    block = full_block(config, row_size(config, spaces))
-    shares = [(0, 0)] * learners  # rows and transitions
-    for size in sizes:
-        for start in range(0, size.rows, block):
-            rows = min(block, size.rows - start)
-            held, transitions = shares[0]
-            more = rows * size.transitions // size.rows
-            heapq.heapreplace(shares, (held + rows, transitions + more))
-    return min(transitions for _, transitions in shares)
+    full = full_block(config, row_size(config, spaces))
+    blocks = (
+        _Share(rows, rows * size.transitions // size.rows)
+        for size in sizes
+        for rows in (min(full, size.rows - start) for start in range(0, size.rows, full))
+    )
+    return min(share.transitions for share in _shared_out(blocks, learners))
 
 
 def _room_for(size: Size, config: ExperimentConfig, spaces: Spaces) -> int:
@@ -605,7 +628,7 @@ class _Run:
                 seen = under(columns, "observation")
                 copied = {name: columns[name] for name in _COPIED_COLUMNS if name in columns}
                 is_copy = block.items["episode_id"] == RELABELLED
-                facts = {name: block.items[name].astype(np.int64) for name in _OF_EPISODES}
+                facts = {name: block.items[name].astype(np.int64) for name in OF_AN_EPISODE}
                 pieces = Pieces(
                     {**seen, **under(columns, "action"), **copied},
                     block.items["item_len"],
@@ -660,17 +683,13 @@ class _Joiner:
     """
 
     def __init__(self, n_sample: int, shards: Sequence[Path]) -> None:
-        self._n_sample, self._numbers = n_sample, block_numbers(shards)
+        self._n_sample, self._numbers = n_sample, BlockNumbers(shards)
         self._held: dict[str, Pieces] = {}  # of each player
-        self._highest = 0  # number of a block so far
 
     def add(self, block: _BlockPieces) -> Iterator[Pieces]:
         """Yields what is complete by the items of the next block."""
-        passed = range(self._highest + 1, block.number)
-        is_later_start = block.number // RESTART_NUMBERS > self._highest // RESTART_NUMBERS
-        if is_later_start or not self._numbers.issuperset(passed):
+        if any(self._numbers.advance(block.number)):
             yield from self.cut()  # episodes began anew, or a part of them is missing
-        self._highest = max(self._highest, block.number)
         held = self._held.pop(block.player, None)
         pieces = block.pieces if held is None else held.then(block.pieces)
         parts = pieces.joined().cut(self._n_sample)

@@ -32,7 +32,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.transport.files import FileTransport
 from hpcdi.transport.guests import GuestLink
 from hpcdi.utils.backoff import wait_s
-from hpcdi.utils.log import close_log, open_log
+from hpcdi.utils.log import close_log, open_log, say
 from hpcdi.utils.watchdog import heed_suspensions
 
 _LOOK_S = 0.5
@@ -232,5 +232,4 @@ class NewestPolicies:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(f"hpcdi join: {line}\n")
-    sys.stdout.flush()
+    say(f"hpcdi join: {line}")

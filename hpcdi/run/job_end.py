@@ -62,7 +62,7 @@ class Deadline:
         if self._asked is None:
             self._asked = time.monotonic()
             BackgroundThread(self._ask, "hpcdi-job-end")
-        if self._said is not None and self._ends + _MOVED_S < self._said < math.inf:
+        if self._said is not None and _has_moved(self._ends, self._said):
             self._ends, self._asked, self._said = self._said, None, None
             return False
         is_known = self._said is not None or time.monotonic() - self._asked > _ANSWER_S
@@ -71,6 +71,11 @@ class Deadline:
 
     def _ask(self) -> None:
         self._said = _monotonic(asked_end(os.environ, time.time()))
+
+
+def _has_moved(end: float, said: float) -> bool:
+    """Decides whether the queue, which has been asked again, has moved an end to a later time."""
+    return end + _MOVED_S < said < math.inf
 
 
 def _monotonic(end: float) -> float:
@@ -91,6 +96,16 @@ def job_end(variables: Mapping[str, str], now: float) -> JobEnd:
     return JobEnd(asked_end(variables, now))
 
 
+def ends_within(seconds: float) -> bool:
+    """Returns whether this process's batch job ends that soon; waits for the queue's answer."""
+    now = time.time()
+    end = job_end(os.environ, now)
+    if end - now >= seconds:
+        return False
+    said = asked_end(os.environ, now)
+    return not _has_moved(end, said) or said - now < seconds
+
+
 def asked_end(variables: Mapping[str, str], now: float) -> float:
     """Returns that end as the batch system says it now; infinite if it does not say any.
 
@@ -104,9 +119,9 @@ def asked_end(variables: Mapping[str, str], now: float) -> float:
         if known is not None and known.is_on and known.ends_at is not None:  # its shell may live on
             return known.ends_at
     if job is not None and job.scheduler == "pbs":
-        return pbs_end(answer_of("qstat", "-f", job.job)[1], now)
+        return pbs_end(answer_of("qstat", "-f", job.job).out, now)
     if job is not None and job.scheduler == "lsf":
-        return now + lsf_left_s(answer_of("bjobs", "-noheader", "-o", "time_left", job.job)[1])
+        return now + lsf_left_s(answer_of("bjobs", "-noheader", "-o", "time_left", job.job).out)
     return math.inf
 
 

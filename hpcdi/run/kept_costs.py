@@ -14,10 +14,9 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any
 
 from hpcdi import __version__
-from hpcdi.config.fields import in_order, to_mapping
+from hpcdi.config.fields import in_order, to_mapping, without
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.run.forecast import Costs
 from hpcdi.store.atomic import read_json, write_json
@@ -55,13 +54,8 @@ def kept(config: ExperimentConfig) -> tuple[Costs, float] | None:
 
 
 def _file(config: ExperimentConfig) -> Path:
-    settings = {"env": to_mapping(config.env), "policy": to_mapping(config.policy)}
-    for path in _OF_NO_COST:
-        *sections, name = path.split(".")
-        section: Any = settings
-        for each in sections:
-            section = section.get(each, {})
-        section.pop(name, None)
+    mapping = {"env": to_mapping(config.env), "policy": to_mapping(config.policy)}
+    settings = without(mapping, _OF_NO_COST)
     parts = [__version__, _processor(), len(os.sched_getaffinity(0)), settings]
     text = json.dumps(in_order(parts), default=str)
     return user_cache() / "costs" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"

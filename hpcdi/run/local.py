@@ -46,21 +46,30 @@ from hpcdi.run.environment import (
     WITHOUT_NETWORK,
     allocation,
     hand_over,
+    is_outside_allocation,
     rank_of,
 )
 from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
 from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.shared_memory import BACKING_VARIABLE, SHARED_MEMORY
 from hpcdi.run.signals import Meaning, Signals, preempt_signals
-from hpcdi.run.solver_ranks import default_ranks, plan_ranks, words_of_solvers, world_of
+from hpcdi.run.solver_ranks import (
+    LEAVE_S,
+    MUST_END,
+    default_ranks,
+    plan_ranks,
+    words_of_solvers,
+    world_of,
+)
 from hpcdi.run.start_guard import START_TIMEOUT_S
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils import early
+from hpcdi.utils.answers import answer_of
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.console import Relay
-from hpcdi.utils.processes import children_of, stat_of, variables_of
+from hpcdi.utils.processes import children_of, has_ended, variables_of
 from hpcdi.utils.python import python_command
 
 _PR_SET_PDEATHSIG = 1
@@ -70,15 +79,12 @@ _LEAST_SHARED_BYTES = 64 << 20
 _ULFM_SINCE = 5
 _WATCH_S = 5.0
 _RUN_ENDED = "the run ended"
-_LEAVE_S = 60.0
-"""Seconds for mpirun to end when it has nothing to wait for any more."""
 _LAST_S = 10.0
 """Seconds for mpirun to end after SIGHUP, then it is killed; and for rank 0 to end after mpirun."""
 _LOOK_S = 0.05
 """Seconds between two looks at whether rank 0 has ended."""
 _END_STATES = ("done", "failed", "stopped")
 """States of a run in its run.json that has ended."""
-_ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
 def ranks_of(request: RunRequest, config: ExperimentConfig) -> int:
@@ -177,10 +183,7 @@ def _mpirun() -> str | None:
 
 def _has_ulfm(program: str) -> bool:
     """Returns whether this is the mpirun of an Open MPI with ULFM, version 5 or newer."""
-    shown = subprocess.run(  # noqa: S603 (our own command line)
-        [program, "--version"], capture_output=True, text=True, check=False
-    )
-    version = re.search(r"\(Open MPI\) (\d+)\.", shown.stdout)
+    version = re.search(r"\(Open MPI\) (\d+)\.", answer_of(program, "--version").out)
     return version is not None and int(version[1]) >= _ULFM_SINCE
 
 
@@ -188,11 +191,6 @@ def _is_mpich(program: Path) -> bool:
     """Returns whether an mpirun (its resolved path) is MPICH's; Open MPI's may lie beside it."""
     beside = program.parent / "mpiexec.hydra"
     return "hydra" in program.name or (program.name == "mpirun" and beside.exists())
-
-
-def is_outside_allocation(variables: Mapping[str, str] = os.environ) -> bool:
-    """Returns whether no batch system has given us hosts: mpirun starts all ranks on this one."""
-    return not any(name in variables for name in _ALLOCATION_VARIABLES)
 
 
 def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
@@ -400,7 +398,7 @@ class Job:
             now, (event, limit_s) = time.monotonic(), self._idle_since(patience)
             since = since if event == last_event else now
             last_event = event
-            if event and now - since > limit_s + _LEAVE_S:
+            if event and now - since > limit_s + LEAVE_S:
                 break
         sys.stderr.write(
             f"hpcdi: mpirun does not end, {now - since:.0f} s after {event}; it is ended. "
@@ -421,11 +419,7 @@ class Job:
                     found.add(rank_of(variables_of(pid)))
         if not (ranks := sorted(int(rank) for rank in found if rank != "?")):
             return "Is the network between the hosts broken?"
-        return (
-            f"Of this host these ranks have not left: {ranks_text(ranks)}. A solver's program must "
-            "end at END, on all its ranks; where it writes longer, raise "
-            "system.coordinator.stop_timeout_s"
-        )
+        return f"Of this host these ranks have not left: {ranks_text(ranks)}. {MUST_END}"
 
     def _idle_since(self, patience: Patience) -> tuple[str, float]:
         """Returns since which event mpirun has nothing to do, and for how long it may go on.
@@ -541,7 +535,7 @@ def _is_seen(facts: Mapping[str, Any]) -> bool:
 
 def _is_gone(facts: Mapping[str, Any]) -> bool:
     """Decides whether a run's rank 0 was seen here, and has ended."""
-    return _is_seen(facts) and stat_of(int(facts["pid"]))[0] in ("", "Z")
+    return _is_seen(facts) and has_ended(int(facts["pid"]))
 
 
 def _this_launcher() -> str:

@@ -42,11 +42,12 @@ def measure(config: ExperimentConfig, spaces: Spaces, seconds: float) -> Costs:
     if isinstance(config.env, MpiEnvConfig) or config.data:
         what = "data are given" if config.data else "environments are MPI programs"
         raise LaunchError(f"an experiment whose {what} is not measured: look at a short run of it")
+    commander = config.policy.other.commander
+    limits = [name for name in ("max_env_step", "max_train_iter") if hasattr(commander, name)]
     endless = {
         "env.stop_value": math.inf,
         "policy.eval.every": "1e9 seconds",
-        "policy.other.commander.max_env_step": math.inf,
-        "policy.other.commander.max_train_iter": math.inf,
+        **{f"policy.other.commander.{name}": math.inf for name in limits},
         "callbacks": (),
     }
     set_threads(config.policy, spaces)

@@ -92,7 +92,12 @@ class HostShare:
 
 def learner_count(config: ExperimentConfig) -> int:
     """Returns the number of learner ranks."""
-    return int(config.policy.learn.learner.learner_num)
+    return config.policy.learn.learner.learner_num
+
+
+def collector_count(world: int, config: ExperimentConfig) -> int:
+    """Returns the number of collector ranks in a world, also of those that wait."""
+    return world - 1 - learner_count(config)
 
 
 def default_world_size(config: ExperimentConfig) -> int:
@@ -103,7 +108,7 @@ def default_world_size(config: ExperimentConfig) -> int:
 
 def working_collectors(world: int, config: ExperimentConfig) -> int:
     """Returns the number of collectors that work at first; others wait until they are needed."""
-    collector, ranks = config.policy.collect.collector, world - 1 - learner_count(config)
+    collector, ranks = config.policy.collect.collector, collector_count(world, config)
     return ranks if collector.collector_max is None else min(ranks, int(collector.collector_num))
 
 
@@ -118,10 +123,10 @@ def check_world(world: int, config: ExperimentConfig) -> None:
     learners, groups = learner_count(config), len(learners_of(config))
     collectors = learners if config.policy.on_policy else groups
     each = "learner on-policy" if config.policy.on_policy else "player that learns"
-    working = working_collectors(world, config)
-    if working < collectors <= world - 1 - learners:
+    working, ranks = working_collectors(world, config), collector_count(world, config)
+    if working < collectors <= ranks:
         raise LaunchError(
-            f"of {world - 1 - learners} collectors {working} would work at first "
+            f"of {ranks} collectors {working} would work at first "
             f"(policy.collect.collector.collector_num), but there must be one to each {each}: "
             f"{collectors}"
         )
@@ -286,7 +291,7 @@ def gpu_names(places: Sequence[Place], roles: Sequence[str], *, cuda: bool) -> l
     names, before = [], Counter[str]()
     for place, role in zip(places, roles, strict=True):
         is_on_gpu = cuda and role == "learner" and place.gpus
-        # the n-th learner of a host takes the n-th device that it sees, see `local_device`
+        # the n-th learner of a host takes the n-th device that it sees, see `take_device`
         names.append(place.gpus[before[place.host] % len(place.gpus)] if is_on_gpu else "")
         before[place.host] += role == "learner"
     return names

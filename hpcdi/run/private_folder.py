@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from multiprocessing.util import Finalize
 from pathlib import Path
 
+from hpcdi.utils.variables import variables_set
+
 TEMPORARY_VARIABLE = "TMPDIR"
 _PREFIX = "hpcdi-job-"
 _AFTER_MULTIPROCESSING = -200
@@ -48,7 +50,7 @@ def own_temporary_folder() -> Iterator[None]:
     PyTorch's compiler and multiprocessing leave theirs when a process is killed; and the compiler
     would run what another user has put into /tmp under its name.
     """
-    before, default = os.environ.get(TEMPORARY_VARIABLE), tempfile.tempdir
+    default = tempfile.tempdir
     if Path(tempfile.gettempdir()).name.startswith(_PREFIX):  # the launcher has made one
         yield
         return
@@ -58,14 +60,12 @@ def own_temporary_folder() -> Iterator[None]:
         except OSError:  # a full or read-only /tmp is no reason not to run: few need it
             yield
             return
-        os.environ[TEMPORARY_VARIABLE] = tempfile.tempdir = str(folder)
+        tempfile.tempdir = str(folder)
         try:
-            yield
+            with variables_set({TEMPORARY_VARIABLE: str(folder)}):
+                yield
         finally:
             tempfile.tempdir = default
-            os.environ.pop(TEMPORARY_VARIABLE)
-            if before is not None:
-                os.environ[TEMPORARY_VARIABLE] = before
             if any(folder.glob("pymp-*")):  # multiprocessing removes its own when the process ends
                 Finalize(None, stack.pop_all().close, exitpriority=_AFTER_MULTIPROCESSING)
 

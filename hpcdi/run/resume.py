@@ -24,12 +24,12 @@ from hpcdi.run import run_folder
 from hpcdi.run.placement import RankPlace
 from hpcdi.run.request import RunRequest
 from hpcdi.store.atomic import read_json, sweep_temporary
-from hpcdi.store.checkpoints import checkpoint_names
+from hpcdi.store.checkpoints import checkpoint_names, newest_checkpoint
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.files import names_in, patiently
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import drop_points_after
-from hpcdi.utils.log import say
+from hpcdi.utils.log import LOGGER, say
 from hpcdi.utils.nested import dotted
 
 if TYPE_CHECKING:
@@ -185,9 +185,7 @@ def start_mode(
     if request.resume is not None:
         if request.config is not None:
             _check_fits(request, request.resume, config)
-        _check_shapes(request.resume, config)
-        _check_players(request.resume, config)
-        _check_given(request.resume, config)
+        _check_snapshots(request.resume, config)
         return StartMode.RESUME
     auto = config.system.auto_resume
     is_wanted = "SLURM_JOB_ID" in variables if auto is None else auto
@@ -208,8 +206,7 @@ def start_mode(
     if facts.get("state") == "done":
         _check_done(layout, config)
         return StartMode.DONE
-    _check_players(str(layout.root), config)
-    _check_given(str(layout.root), config)
+    _check_snapshots(str(layout.root), config)
     return StartMode.RESUME if has_snapshot(layout) else StartMode.RESTART
 
 
@@ -227,11 +224,12 @@ def folder_of(request: RunRequest, mode: StartMode, exp_name: str) -> Path:
 
 def _check_fits(request: RunRequest, path: str, config: ExperimentConfig) -> None:
     """Check that a run can be resumed with another file; keys on the command line may differ."""
-    overrides = (*request.overrides, *_submitted_overrides(request, path))
+    layout = RunLayout(Path(path))
+    overrides = (*request.overrides, *_submitted_overrides(request, layout))
     overridden = [text.partition("=")[0] for text in overrides]
     differ = [
         each
-        for each in differences(_config_in(path), to_mapping(config))
+        for each in differences(_config_in(layout), to_mapping(config))
         if not is_below(each.key, overridden)
     ]
     if differ:
@@ -243,56 +241,53 @@ def _check_fits(request: RunRequest, path: str, config: ExperimentConfig) -> Non
         )
 
 
-def _submitted_overrides(request: RunRequest, path: str) -> list[str]:
+def _submitted_overrides(request: RunRequest, layout: RunLayout) -> list[str]:
     """Returns the settings of the `hpcdi submit --resume` that wrote the request's file, if any."""
-    layout = RunLayout(Path(path))
     if Path(request.config or "").resolve().parent != layout.submit_dir.resolve():
         return []
     overrides = read_json(layout.submit_file).get("overrides")
     return list(map(str, overrides)) if isinstance(overrides, list) else []
 
 
-def _check_shapes(path: str, config: ExperimentConfig) -> None:
-    """Check that a run's snapshots can be loaded: its networks are those of the settings."""
-    if not has_snapshot(RunLayout(Path(path))):
+def _check_snapshots(path: str, config: ExperimentConfig) -> None:
+    """Check that a run's snapshots, if there are any, can be loaded, and that it can go on by them.
+
+    Their networks must be those of the settings, their league's players the same; and see
+    `_check_given`.
+
+    Args:
+        path: the run folder, as messages name it.
+        config: the experiment.
+    """
+    layout = RunLayout(Path(path))
+    if not has_snapshot(layout):
         return
-    differ = differences(_config_in(path), to_mapping(config), SHAPES)
-    if differ:
+    before = load(layout.config_file).config
+    old, new = to_mapping(before), to_mapping(config)
+    if differ := differences(old, new, SHAPES):
         raise _refusal(
             f"the snapshots of {path} are of other networks",
             differ,
             "Leave these settings as they were, or begin a new run",
         )
-
-
-def _check_players(path: str, config: ExperimentConfig) -> None:
-    """Check that a league's snapshots are of the same players."""
-    if not has_snapshot(RunLayout(Path(path))):
-        return
-    before, now = (
-        each["policy"]["other"]["commander"].get("league") or {}
-        for each in (_config_in(path), to_mapping(config))
-    )
-    differ = why_other_league(before, now)
-    if differ:
+    leagues = (each["policy"]["other"]["commander"].get("league") or {} for each in (old, new))
+    if why := why_other_league(*leagues):
         raise _refusal(
             f"the snapshots of {path} are of another league",
-            differ,
+            why,
             "Put these settings right, or begin a new run: its "
             "policy.learn.learner.hook.load_ckpt_before_run takes "
             f"{path}/policies/latest.safetensors, its league.fixed the frozen players in "
             f"{Path(path).absolute() / 'league'}",
         )
+    _check_given(path, before, config)
 
 
-def _check_given(path: str, config: ExperimentConfig) -> None:
+def _check_given(path: str, before: ExperimentConfig, config: ExperimentConfig) -> None:
     """Check that a run's curves keep their axis, and that it is given nothing new.
 
     Curves are over train iterations where it has begun offline, else over environment steps.
     """
-    if not has_snapshot(RunLayout(Path(path))):
-        return
-    before = load(RunLayout(Path(path)).config_file).config
     if new := [name for name in config.data if name not in before.data]:
         why = f"the run in {path} has begun: `data` are read when a run begins, so {', '.join(new)}"
         raise LaunchError(f"{why} would not be learnt from. Begin a new run, or leave them out")
@@ -323,11 +318,11 @@ def changes(request: RunRequest, config: ExperimentConfig) -> list[str]:
     """
     if request.resume is None:
         return []
-    old, new = _config_in(request.resume), to_mapping(config)
+    layout = RunLayout(Path(request.resume))
+    old, new = _config_in(layout), to_mapping(config)
     binding = {each.key for each in differences(old, new)}
-    run_file = RunLayout(Path(request.resume)).run_file
-    damage = run_folder.damage_of(RunLayout(Path(request.resume)))
-    return [f"{run_file} is damaged: {damage}; it is written anew"] * bool(damage) + [
+    damage = run_folder.damage_of(layout)
+    return [f"{layout.run_file} is damaged: {damage}; it is written anew"] * bool(damage) + [
         f"resumed with {each}" + _OTHER_MEANING * (each.key in binding)
         for each in _changed(old, new)
     ]
@@ -335,7 +330,7 @@ def changes(request: RunRequest, config: ExperimentConfig) -> list[str]:
 
 def _check_same(layout: RunLayout, config: ExperimentConfig) -> None:
     """Check that the run of a folder is the experiment that is asked for."""
-    differ = differences(_config_in(str(layout.root)), to_mapping(config), (*SAME, *BINDING))
+    differ = differences(_config_in(layout), to_mapping(config), (*SAME, *BINDING))
     if differ:
         path = run_folder.short(layout.root)
         raise _refusal(
@@ -348,7 +343,7 @@ def _check_same(layout: RunLayout, config: ExperimentConfig) -> None:
 
 def _check_done(layout: RunLayout, config: ExperimentConfig) -> None:
     """Check that a run that is done is what is asked for, in each setting: nothing is started."""
-    differ = _changed(_config_in(str(layout.root)), to_mapping(config))
+    differ = _changed(_config_in(layout), to_mapping(config))
     if differ:
         path = run_folder.short(layout.root)
         raise _refusal(
@@ -442,9 +437,6 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
         CheckpointError: there is none; it says what is wrong with each, and what to do.
         StoreError: the file system fails.
     """
-    from hpcdi.store.checkpoints import newest_checkpoint
-    from hpcdi.utils.log import LOGGER
-
     snapshot, torn = newest_checkpoint(layout.snapshots_dir, _FACTS)
     if snapshot is None:
         why = "\n  - ".join(["there is no whole snapshot to resume from", *map(str, torn)])
@@ -537,9 +529,9 @@ def has_snapshot(layout: RunLayout) -> bool:
     return bool(patiently(partial(checkpoint_names, folder), folder))
 
 
-def _config_in(path: str) -> dict[str, Any]:
+def _config_in(layout: RunLayout) -> dict[str, Any]:
     """Returns the configuration in a run folder."""
-    return load(RunLayout(Path(path)).config_file).to_mapping()
+    return load(layout.config_file).to_mapping()
 
 
 class NewSettings:

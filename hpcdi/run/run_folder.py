@@ -18,7 +18,7 @@ import hpcdi
 from hpcdi.config import words
 from hpcdi.errors import LaunchError, NoProgressError
 from hpcdi.run import latest, run_lock, slurm_queue
-from hpcdi.run.environment import LAUNCHER_VARIABLE
+from hpcdi.run.environment import LAUNCHER_VARIABLE, slurm_job_of
 from hpcdi.store.atomic import (
     load_json,
     of_types,
@@ -79,7 +79,10 @@ def choose(exp_name: str, run_dir: str | None) -> Path:
     while True:
         try:
             path.mkdir(parents=True)
-        except FileExistsError:  # another run of the same second
+        except FileExistsError as error:  # another run of the same second
+            if Path(error.filename) != path:
+                why = f"{error.filename} is a link to nowhere"
+                raise LaunchError(f"the run folder {path} cannot be made: {why}") from None
             path, number = base.with_name(f"{base.name}-{number}"), number + 1
         except OSError as error:
             raise LaunchError(f"the run folder {path} cannot be made: {error.strerror}") from error
@@ -142,9 +145,9 @@ def _check_not_awaited(layout: RunLayout) -> None:
     Raises:
         LaunchError: one is.
     """
-    own = {slurm_queue.job_id_of(os.environ), os.environ.get("SLURM_JOB_ID", "")}
+    own = {slurm_job_of(os.environ), os.environ.get("SLURM_JOB_ID", "")}
     for file in (layout.submit_file, layout.next_job_file):
-        job_id = slurm_queue.job_id_of(slurm_queue.texts_of(read_json(file).get("job")))
+        job_id = slurm_job_of(slurm_queue.texts_of(read_json(file).get("job")))
         job = slurm_queue.ask(job_id) if job_id and job_id not in own else None
         if job is not None and (job.waits or job.is_on):
             raise LaunchError(awaited(job, layout.root, ", or name another --run-dir"))

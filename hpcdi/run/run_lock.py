@@ -116,7 +116,7 @@ class RunLock(Closing):
             layout.root.mkdir(parents=True, exist_ok=True)
             folder, inode = _identity(layout.root)
             self._me = replace(self._me, folder=folder, inode=inode)
-            _take(layout.lock_file, self._me)
+            _take(layout, self._me)
         self._thread = BackgroundThread(self._beat, "run lock")
 
     def close(self) -> None:
@@ -196,28 +196,25 @@ def check(layout: RunLayout) -> None:
     Raises:
         LaunchError: one does; names it, and what to do.
     """
-    _check(layout.lock_file)
-
-
-def _check(lock: Path) -> None:
+    lock = layout.lock_file
     try:
         holder = patiently(partial(_read, lock), lock)
     except (FileNotFoundError, NotADirectoryError):  # there is none
         return
     age_s = _age_s(lock)
-    if age_s is None or original_of(RunLayout(lock.parent), holder, age_s):
+    if age_s is None or original_of(layout, holder, age_s):
         return
     if not _is_stale(holder, this_process(), age_s):
-        raise LaunchError(_said(lock.parent, holder, age_s))
+        raise LaunchError(_said(layout.root, holder, age_s))
 
 
-def _take(lock: Path, me: LockHolder) -> None:
+def _take(layout: RunLayout, me: LockHolder) -> None:
     """Create the lock; of several processes one succeeds."""
     try:
-        _create(lock, me)
+        _create(layout.lock_file, me)
     except FileExistsError:
-        _check(lock)
-        _take_over(lock, me)
+        check(layout)
+        _take_over(layout, me)
 
 
 def _create(lock: Path, me: LockHolder) -> None:
@@ -230,8 +227,9 @@ def _create(lock: Path, me: LockHolder) -> None:
         raise
 
 
-def _take_over(lock: Path, me: LockHolder) -> None:
+def _take_over(layout: RunLayout, me: LockHolder) -> None:
     """Replace a stale lock atomically, one process at a time: a second would replace the first."""
+    lock = layout.lock_file
     mine = lock.with_name(f".{lock.name}{TEMPORARY_MARK}next")
     with contextlib.suppress(FileNotFoundError):
         if (_age_s(mine) or 0.0) > SILENT_S:  # its writer was killed right here
@@ -239,19 +237,19 @@ def _take_over(lock: Path, me: LockHolder) -> None:
     try:
         _create(mine, me)
     except FileExistsError:
-        raise _just_taken(lock) from None
+        raise _just_taken(layout.root) from None
     try:
-        _check(lock)
+        check(layout)
         if not lock.exists():
-            raise _just_taken(lock)
+            raise _just_taken(layout.root)
         mine.replace(lock)
     except (LaunchError, OSError):
         mine.unlink(missing_ok=True)
         raise
 
 
-def _just_taken(lock: Path) -> LaunchError:
-    return LaunchError(f"the run folder {lock.parent} has just been taken by another run")
+def _just_taken(root: Path) -> LaunchError:
+    return LaunchError(f"the run folder {root} has just been taken by another run")
 
 
 def _read(path: Path) -> LockHolder | None:

@@ -22,7 +22,7 @@ from hpcdi.run.job_end import Deadline, job_end
 from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils import early
-from hpcdi.utils.early import PREEMPT_VARIABLE
+from hpcdi.utils.early import NEAR_A_LIMIT, PREEMPT_VARIABLE
 from hpcdi.utils.log import LOGGER
 
 Request = StopRequest | ScaleCollectors
@@ -30,8 +30,6 @@ Request = StopRequest | ScaleCollectors
 _EXIT = os._exit  # a rank replaces it: `failure.die_if_it_exits`
 ENDING = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 """Signals that end the process at once when they come twice, and the exit code."""
-_PREEMPTING = frozenset({signal.SIGUSR2, signal.SIGXCPU})
-"""Slurm and LSF send the first near a limit of time, SGE and LSF the other near one of CPU time."""
 SECOND_S = 1.0
 """What comes sooner after the first of them is the same wish, said twice."""
 _LEAST_S = 30.0
@@ -50,16 +48,15 @@ def preempt_signals() -> list[signal.Signals]:
     Raises:
         LaunchError: the variable names no signal, or one with another meaning.
     """
-    name = os.environ.get(PREEMPT_VARIABLE, "").strip().upper().removeprefix("SIG")
-    if name in ("", "TERM"):  # SIGTERM asks for the same; a second one ends at once
-        return sorted(_PREEMPTING)
+    if early.preempt_name() in ("", "TERM"):  # SIGTERM asks for the same; a second one ends at once
+        return sorted(NEAR_A_LIMIT)
     number = early.preempt_signal()
     if number is None or number in ENDING:
         raise LaunchError(
             f"{PREEMPT_VARIABLE}={os.environ[PREEMPT_VARIABLE]} is not a usable signal; name one "
             "such as USR1 or HUP"
         )
-    return sorted({*_PREEMPTING, number})
+    return sorted({*NEAR_A_LIMIT, number})
 
 
 class Meaning(enum.Enum):
@@ -79,16 +76,14 @@ class Signals:
     second is the same wish, and counts as SIGTERM where one of both is. A SIGINT or SIGTERM after
     another one that is older than that ends the process at once; at a prompt or in a notebook,
     SIGINT raises KeyboardInterrupt.
+
+    Attributes:
+        asked: the signal that counts; None: there was none.
     """
 
     def __init__(self) -> None:
-        self._asked: int | None = None
+        self.asked: int | None = None
         self._since: float | None = None  # of the first SIGINT or SIGTERM
-
-    @property
-    def asked(self) -> int | None:
-        """The signal that counts; None: there was none."""
-        return self._asked
 
     def receive(self, number: int, now: float) -> Meaning:
         """Returns what a signal means.
@@ -103,11 +98,11 @@ class Signals:
                 return Meaning.NOW
             if self._since is None:
                 self._since = now
-        if self._asked is None:
-            self._asked = number
+        if self.asked is None:
+            self.asked = number
             return Meaning.STOP
-        if self._asked == signal.SIGINT and number != signal.SIGINT and not is_second:
-            self._asked = number
+        if self.asked == signal.SIGINT and number != signal.SIGINT and not is_second:
+            self.asked = number
             return Meaning.REQUEUE
         return Meaning.NOTHING
 

@@ -113,8 +113,7 @@ def too_many_files(config: ExperimentConfig) -> list[Problem]:
 
 def does_not_fit(config: ExperimentConfig, spaces: Spaces) -> list[Problem]:
     """Returns the problem of a replay buffer that is larger than the free memory of this host."""
-    row_bytes = row_size(config, spaces)
-    rows = partition_size(config)
+    row_bytes, learners = row_size(config, spaces), learner_count(config)
     # a run that ends before may have a buffer that it never fills
     ever = getattr(config.policy.other.commander, "max_env_step", math.inf)
     whole = memory_of("learner", config, row_bytes)
@@ -122,17 +121,15 @@ def does_not_fit(config: ExperimentConfig, spaces: Spaces) -> list[Problem]:
     free, buffer = free_bytes(), config.policy.other.replay_buffer
     if 0 < promised_bytes() < whole:  # it is one array, which the kernel does not give, if empty
         needed = whole
-    elif not free or needed * learner_count(config) <= free:
+    elif not free or needed * learners <= free:
         return []
-    fits = int(free / learner_count(config) / row_bytes / 2) * learner_count(config)
-    each = (
-        "the learner" if learner_count(config) == 1 else f"each of {learner_count(config)} learners"
-    )
+    fits = int(free / learners / row_bytes / 2) * learners
+    each = "the learner" if learners == 1 else f"each of {learners} learners"
     return [
         Problem(
             "policy.other.replay_buffer.replay_buffer_size",
-            f"is {buffer.replay_buffer_size:,}: {rows:,} transitions of {human_bytes(row_bytes)} "
-            f"take {human_bytes(needed)} in {each}, and {human_bytes(free)} are free on this host; "
-            f"{fits:,} would take half of that",
+            f"is {buffer.replay_buffer_size:,}: {partition_size(config):,} transitions of "
+            f"{human_bytes(row_bytes)} take {human_bytes(needed)} in {each}, and "
+            f"{human_bytes(free)} are free on this host; {fits:,} would take half of that",
         )
     ]

@@ -128,12 +128,6 @@ def texts_of(value: object) -> dict[str, str]:
     return {name: text for name, text in items if isinstance(text, str)}
 
 
-def job_id_of(variables: Mapping[str, str]) -> str:
-    """Returns the job that Slurm's variables name, of an array the task ``12_3``; empty: none."""
-    array, index = variables.get("SLURM_ARRAY_JOB_ID"), variables.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{index}" if array and index else variables.get("SLURM_JOB_ID", "")
-
-
 def is_job_id(text: str) -> bool:
     """Returns whether a text is a job id."""
     return _JOB_ID.fullmatch(text) is not None
@@ -292,8 +286,9 @@ def _job_of(job_id: str, facts: Mapping[str, str], nodes: str) -> QueueJob:
 
 
 def _run(*command: str) -> tuple[bool, str]:
-    """Returns whether a command of Slurm has succeeded, and its output."""
-    return answer_of(*command, variables=slurm_variables(os.environ))
+    """Returns whether a command of Slurm has succeeded, and its output, else its errors."""
+    answer = answer_of(*command, variables=slurm_variables(os.environ))
+    return answer.is_success, answer.out if answer.is_success else answer.errors
 
 
 def _known(text: str) -> str:

@@ -26,19 +26,22 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.run.environment import all_ranks_are_here, local_rank_of, rank_of, visible_gpus
-from hpcdi.run.placement import check_world, default_world_size, learner_count
+from hpcdi.run.placement import check_world, collector_count, default_world_size, learner_count
 from hpcdi.run.request import RunRequest
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.metrics import counted
 
 _MOST_LOGS = 4
-_LEAVE_S = 60.0
-"""For groups to end when the run has, beside `stop_timeout_s`; as in `hpcdi.run.local`."""
+LEAVE_S = 60.0
+"""For groups, and so for mpirun, to end when the run has, beside `stop_timeout_s`."""
+MUST_END = (
+    "A solver's program must end at END, on all its ranks; where it writes longer, raise "
+    "system.coordinator.stop_timeout_s"
+)
 _GO_ON = (
     "rank 0 (host {host}): the run has ended, but {limit_s:g} s later a solver goes on (one of "
-    "ranks {ranks}). The job is aborted; the run's own files are complete. A solver's program must "
-    "end at END, on all its ranks; where it writes longer, raise system.coordinator.stop_timeout_s"
+    "ranks {ranks}). The job is aborted; the run's own files are complete. " + MUST_END
 )
 _REFUSAL_S = 10.0
 """For the first solver's rank to load, and to refuse."""
@@ -74,7 +77,7 @@ class RankPlan:
 
 def world_of(own: int, config: ExperimentConfig) -> int:
     """Returns the number of all ranks of a run with so many of hpcdi's own."""
-    return own + max(0, own - 1 - learner_count(config)) * _beside_collector(config)
+    return own + max(0, collector_count(own, config)) * _beside_collector(config)
 
 
 def default_ranks(config: ExperimentConfig) -> int:
@@ -101,7 +104,7 @@ def plan_ranks(world: int, config: ExperimentConfig) -> RankPlan:
     if not isinstance(env, MpiEnvConfig):
         check_world(world, config)
         return RankPlan(world)
-    collectors, rest = divmod(world - 1 - learners, 1 + beside)
+    collectors, rest = divmod(collector_count(world, config), 1 + beside)
     if rest or collectors < 1:
         fits = [world_of(1 + learners + n, config) for n in (collectors, collectors + 1) if n > 0]
         each = counted(env.collector_env_num, "group") + (
@@ -128,7 +131,7 @@ def plan_ranks(world: int, config: ExperimentConfig) -> RankPlan:
             ranks = tuple(range(first, first + env.ranks))
             assigner = collector if is_spare else None
             groups.append(SolverPlace(environment, ranks, collector, assigner))
-    leave_s = _LEAVE_S + config.system.coordinator.stop_timeout_s
+    leave_s = LEAVE_S + config.system.coordinator.stop_timeout_s
     return RankPlan(own, tuple(groups), leave_s)
 
 

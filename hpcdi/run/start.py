@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,12 +15,14 @@ from hpcdi.config.compiled import compile_config, show_notes
 from hpcdi.config.load import dump
 from hpcdi.errors import EXIT_DONE, ConfigError
 from hpcdi.run import resume
+from hpcdi.run.environment import is_outside_allocation
 from hpcdi.run.experiment import check_data, load_experiment
-from hpcdi.run.local import is_outside_allocation, ranks_of, train
+from hpcdi.run.local import ranks_of, train
 from hpcdi.run.private_folder import own_folder
 from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.signals import end_of
 from hpcdi.run.sizes import does_not_fit
+from hpcdi.utils.log import say
 
 
 def start(request: RunRequest, *, over_ranks: bool) -> Ended:
@@ -48,14 +49,13 @@ def start(request: RunRequest, *, over_ranks: bool) -> Ended:
         path = resume.folder_of(request, mode, config.exp_name)
         try:
             if mode is resume.StartMode.DONE:
-                sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
+                say(f"hpcdi: {resume.done_line(path)}")
                 return Ended(path, EXIT_DONE)
             if mode is not resume.StartMode.RESUME:
                 check_data(config, spaces)
             show_notes([*compiled.notes, *resume.changes(request, config)])
             where = f"{ranks} ranks" if over_ranks else "one process"
-            sys.stdout.write(f"hpcdi: {config.exp_name} is starting, {where}\n")
-            sys.stdout.flush()
+            say(f"hpcdi: {config.exp_name} is starting, {where}")
             if over_ranks:
                 return train(request, config, ranks, path)
             from hpcdi.run.serial import serial  # with it torch

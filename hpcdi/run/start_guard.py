@@ -34,7 +34,14 @@ from hpcdi.run.environment import rank_of, step_of
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.early import NOT_FOR_HANDLERS
 from hpcdi.utils.host import local_ranks
-from hpcdi.utils.processes import children_of, end_mpirun, launcher_of, stat_of, variables_of
+from hpcdi.utils.processes import (
+    children_of,
+    end_mpirun,
+    has_ended,
+    launcher_of,
+    stat_of,
+    variables_of,
+)
 
 START_TIMEOUT_S = 300.0
 """Until the rank has read system.coordinator.start_timeout_s."""
@@ -164,7 +171,7 @@ class _Guard:
     def _act(self, reason: str) -> None:
         """Say why, and end the job, unless another guard of this host does."""
         lock = _lock(self._launcher)
-        if lock is None or (self._launcher and not self._launcher_lives()):
+        if lock is None or (self._launcher and has_ended(self._launcher)):
             return  # another one acts, or has acted
         ranks = [*_ranks_below(self._launcher), self._rank]
         sys.stderr.write(f"hpcdi: {reason}. {_AGAIN}\n")
@@ -181,16 +188,13 @@ class _Guard:
 
     def _see_launcher_end(self) -> None:
         deadline = time.monotonic() + _LAST_S
-        while self._launcher_lives() and time.monotonic() < deadline:
+        while not has_ended(self._launcher) and time.monotonic() < deadline:
             wait_s(0.1)
 
     def _missing(self) -> int:
         """Returns how many ranks of this host have died, as far as this can be seen."""
         alive = len(_ranks_below(self._launcher))
         return max(self._ranks - alive, 0) if alive else 0
-
-    def _launcher_lives(self) -> bool:
-        return stat_of(self._launcher)[0] not in ("", "Z")
 
     def _table(self) -> str:
         """Returns a line for each rank that this host sees."""

@@ -19,10 +19,8 @@ import numpy as np
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import ShardError
 from hpcdi.store.checksum import crc32_of_array
-from hpcdi.types import ITEM_DTYPE, NUMBERS, Array, Columns, RowView
+from hpcdi.types import ITEM_DTYPE, ITEM_NAMES, NUMBERS, Array, Columns, RowView
 from hpcdi.utils.nested import column_rows
-
-ITEM_NAMES = ITEM_DTYPE.names or ()
 
 
 @dataclass(frozen=True)
@@ -55,16 +53,20 @@ class Block:
 
     def datasets(self) -> Columns:
         """All that is stored, in order: the row columns, then the item table's columns."""
-        items = {name: self.items[name] for name in ITEM_DTYPE.names or ()}
+        items = {name: self.items[name] for name in ITEM_NAMES}
         return {k: np.ascontiguousarray(v) for k, v in {**self.columns, **items}.items()}
 
 
 def transition_rows(items: Array) -> Array:
     """Row of each transition, item after item: int64 [transitions]; `items` as in `Block`."""
-    lengths = items["item_len"].astype(np.int64)
-    starts = np.repeat(items["item_start"].astype(np.int64), lengths)
-    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    rows: Array = starts + within
+    return rows_from(items["item_start"], items["item_len"])
+
+
+def rows_from(starts: Array, counts: Array) -> Array:
+    """Rows [start, start + count) of each start [m], one after the other: int64 [rows]."""
+    counts = counts.astype(np.int64)
+    before = np.cumsum(counts) - counts
+    rows: Array = np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
     return rows
 
 

@@ -4,134 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import BufferContractError
 from hpcdi.store.block import Block, row_bytes
-from hpcdi.store.frames import check_stacks, sliding
+from hpcdi.store.frames import share_frames
 from hpcdi.store.games import GameTally
-from hpcdi.types import ITEM_DTYPE, Array, Columns, GameCounts, RowView
-from hpcdi.utils.nested import column_objection, column_rows
-
-
-class Gather(Mapping[str, Array]):
-    """Columns that are gathered only when they are read, straight into the array of the reader.
-
-    Their sources must not change before.
-
-    Args:
-        tails: int64 [tails], ascending: rows behind an item's last transition; None: there are
-            none.
-        after: name -> [tails, ...]: values of these rows; other columns have 0 there.
-    """
-
-    def __init__(self, tails: Array | None = None, after: Columns | None = None) -> None:
-        self._tails = np.zeros(0, np.int64) if tails is None else tails
-        self._after = after or {}
-        self._sources: dict[str, tuple[Array, Array]] = {}
-
-    def add(self, columns: Columns, rows: Array) -> Self:
-        """Add columns of which these rows are gathered, int64 [rows]; returns itself."""
-        self._sources |= {name: (column, rows) for name, column in columns.items()}
-        return self
-
-    def write(self, name: str, out: Array, start: int = 0) -> None:
-        """Write a column's rows from `start` on, as many as there is place for in `out`."""
-        column, rows = self._sources[name]
-        stop = start + len(out)
-        column.take(rows[start:stop], axis=0, out=out, mode="clip")  # other modes copy twice
-        first, last = np.searchsorted(self._tails, (start, stop))
-        tails = self._tails[first:last] - start
-        out[tails] = self._after[name][first:last] if name in self._after else 0
-
-    def like(self) -> Columns:
-        """Returns columns without rows of the same names, dtypes and row shapes."""
-        return {name: column[:0] for name, (column, _) in self._sources.items()}
-
-    @property
-    def rows(self) -> int:
-        """Rows of every column."""
-        return len(next(iter(self._sources.values()))[1]) if self._sources else 0
-
-    def __getitem__(self, name: str) -> Array:
-        column, rows = self._sources[name]
-        out = np.empty((len(rows), *column.shape[1:]), column.dtype)
-        self.write(name, out)
-        return out
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sources)
-
-    def __len__(self) -> int:
-        return len(self._sources)
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Rows of one or more items that are appended together: item after item, without gaps.
-
-    Attributes:
-        columns: name -> [rows, ...]; a `Gather` is read before more is recorded.
-        items: [items] of `ITEM_DTYPE`; ``item_start`` counts from the segment's first row,
-            ``item_id`` is set by the builder.
-        views: columns that readers derive.
-        tail_rows: rows after each item's transitions that are not transitions; others, which only
-            views refer to, may follow.
-        ended: bool [items]; which items end with their episode; None: none does.
-        env_steps: int64 [items]; environment steps that each was made of, where its rows are no
-            transitions but samples of a policy of dicts; None: as many as it has transitions.
-        games: of each item the results of the game that ended with it, and of games without an
-            item; None: there are no games.
-        stacks: columns that are stacks, of which each part is to be stored once, as `share_frames`
-            does.
-    """
-
-    columns: Mapping[str, Array]
-    items: Array
-    views: tuple[RowView, ...] = ()
-    tail_rows: int = 0
-    ended: Array | None = None
-    env_steps: Array | None = None
-    games: Sequence[Sequence[GameCounts]] | None = None
-    stacks: tuple[str, ...] = ()
-
-    @property
-    def all_env_steps(self) -> int:
-        """Environment steps of all items."""
-        return int((self.items["item_len"] if self.env_steps is None else self.env_steps).sum())
-
-    @property
-    def rows(self) -> int:
-        """Rows of every column."""
-        columns = self.columns
-        return columns.rows if isinstance(columns, Gather) else column_rows(dict(columns))
-
-    def like(self) -> Columns:
-        """Returns columns without rows of the same names, dtypes and row shapes."""
-        columns = self.columns
-        if isinstance(columns, Gather):
-            return columns.like()
-        return {name: column[:0] for name, column in columns.items()}
-
-    def write(self, name: str, out: Array, start: int) -> None:
-        """Write a column's rows from `start` on, as many as there is place for in `out`."""
-        if isinstance(self.columns, Gather):
-            self.columns.write(name, out, start)
-        else:
-            out[...] = self.columns[name][start : start + len(out)]
-
-    def copy(self) -> Segment:
-        """Returns a copy of the segment and its arrays."""
-        if isinstance(self.columns, Gather):
-            columns = dict(self.columns)
-        else:
-            columns = {name: column.copy() for name, column in self.columns.items()}
-        return dataclasses.replace(self, columns=columns)
+from hpcdi.store.segment import Segment
+from hpcdi.types import ITEM_DTYPE, Array, Columns, GameCounts
+from hpcdi.utils.nested import column_objection
 
 
 @dataclass
@@ -195,11 +81,6 @@ class BlockBuilder:
     def is_empty(self) -> bool:
         """True if no row is waiting to be sealed."""
         return self._used == 0
-
-    @property
-    def rows(self) -> int:
-        """Rows that wait to be sealed."""
-        return self._used
 
     def append(self, segment: Segment) -> list[Block]:
         """Add a segment; returns the blocks that it fills.
@@ -321,84 +202,6 @@ class BlockBuilder:
         objection = column_objection(segment.like(), self._like.like())
         if objection:
             raise BufferContractError(f"a segment differs from the first one: {objection}")
-
-
-def share_frames(segment: Segment, names: Sequence[str]) -> Segment:
-    """The same items with each frame of an item stored once.
-
-    Stacks of k frames [rows, k, *frame] become one column of frames, and k offsets a row that say
-    where they are; a view of each name stacks them again. An item's frames are in its own rows,
-    from the first one on; where there are more frames than rows, filler rows follow the item.
-
-    Args:
-        segment: what was collected.
-        names: stacked columns, e.g. an observation and the next one; those that are views of
-            others already are left alone.
-
-    Raises:
-        BufferContractError: a column is missing or is no stack, or they differ in shape or dtype.
-    """
-    derived = {view.name for view in segment.views}
-    stored = [name for name in names if name not in derived]
-    if not stored:
-        return segment
-    segment = segment.copy()
-    check_stacks(dict(segment.columns), stored)
-    starts = segment.items["item_start"].astype(np.int64)
-    lengths = np.diff(starts, append=segment.rows)
-    stacks = [segment.columns[name] for name in stored]
-    places = [np.zeros(column.shape[:2], np.int32) for column in stacks]
-    slides = [sliding(column, starts) for column in stacks]
-    frames_of = [
-        _frames_of_item(stacks, slides, places, range(start, start + length))
-        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
-    ]
-    # rows that each item takes from now on, and where it begins
-    extents = np.maximum(lengths, [len(frames) for frames in frames_of])
-    firsts = np.cumsum(extents) - extents
-    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    old, new = np.repeat(starts, lengths) + within, np.repeat(firsts, lengths) + within
-    columns = {n: column[old] for n, column in segment.columns.items() if n not in stored}
-    views = list(segment.views)
-    for name, at in zip(stored, places, strict=True):
-        columns[f"{name}_offsets"] = at[old] - within[:, None].astype(np.int32)
-        views.append(RowView(name, f"{stored[0]}_frames", f"{name}_offsets"))
-    placed = {n: np.zeros((extents.sum(), *c.shape[1:]), c.dtype) for n, c in columns.items()}
-    for name, column in columns.items():
-        placed[name][new] = column
-    frames = np.zeros((extents.sum(), *stacks[0].shape[2:]), stacks[0].dtype)
-    for first, of_item in zip(firsts.tolist(), frames_of, strict=True):
-        frames[first : first + len(of_item)] = of_item
-    items = segment.items.copy()
-    items["item_start"] = firsts
-    placed[f"{stored[0]}_frames"] = frames
-    return dataclasses.replace(segment, columns=placed, items=items, views=tuple(views))
-
-
-def _frames_of_item(
-    stacks: list[Array], slides: list[Array], places: list[Array], rows: range
-) -> list[Array]:
-    """Returns the different frames of an item; sets in `places` where those of each row are.
-
-    Args:
-        stacks: columns [rows, k, *frame].
-        slides: bool [rows] for each: the stack is that of the row before, moved on by one frame.
-        places: int32 [rows, k] for each, to be set: indices of frames.
-        rows: rows of the item.
-    """
-    index_of: dict[bytes, int] = {}
-    frames: list[Array] = []
-    for column, slid, at in zip(stacks, slides, places, strict=True):
-        depth = column.shape[1]
-        for row in rows:
-            if slid[row]:
-                at[row, :-1] = at[row - 1, 1:]
-            for k in range(depth - 1 if slid[row] else 0, depth):
-                frame = column[row, k]
-                at[row, k] = place = index_of.setdefault(frame.tobytes(), len(frames))
-                if place == len(frames):
-                    frames.append(frame)
-    return frames
 
 
 def _views_and_tails(segment: Segment) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from hpcdi.errors import LaunchError, StoreError
-from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.disk import advice as space_advice
 from hpcdi.utils.disk import is_full, shortage
 from hpcdi.utils.log import LOGGER
@@ -97,7 +97,7 @@ class DiskPatience:
         Raises:
             StoreError, OSError: it cannot be written for another reason.
         """
-        retry_s = _FIRST_RETRY_S
+        backoff = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
         while True:
             try:
                 written = write()
@@ -111,8 +111,7 @@ class DiskPatience:
             if time.monotonic() > self._ends_at:
                 return None
             self._waiting()
-            wait_s(min(retry_s, max(0.0, self._ends_at - time.monotonic()) + _FIRST_RETRY_S))
-            retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+            backoff.nap(max(0.0, self._ends_at - time.monotonic()) + _FIRST_RETRY_S)
 
     def _note(self, error: StoreError | OSError) -> None:
         now = time.monotonic()

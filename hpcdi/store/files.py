@@ -29,7 +29,8 @@ REFUSED = frozenset({errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EFBIG})
 _DAMAGE = frozenset({None, errno.ENOENT, errno.ENOTDIR, *REFUSED})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 """Errors that waiting does not end."""
-_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
+PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Between attempts to read what may be there soon: together about 1.5 s."""
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -89,7 +90,7 @@ def patiently(read: Callable[[], T], path: Path) -> T:
     Raises:
         StoreError: it is still unreadable, see `is_unreadable`. OSError, StoreError: as `read`.
     """
-    for pause_s in _PAUSES_S:
+    for pause_s in PAUSES_S:
         try:
             return read()
         except (OSError, StoreError) as error:

@@ -8,21 +8,13 @@ from typing import Any
 import h5py
 import numpy as np
 
+from hpcdi.utils.nested import PARSE_ERRORS
+
 LIBVER = ("v110", "v110")
 """File format with checksums on HDF5's own structures: damage there is seen instead of followed.
 Every HDF5 since 1.10 (2016) reads it."""
 
-DAMAGE = (
-    OSError,
-    LookupError,
-    TypeError,
-    ValueError,
-    RuntimeError,
-    AttributeError,
-    ArithmeticError,
-    MemoryError,
-    SyntaxError,  # numpy reads a shape in a dtype's text as Python
-)
+DAMAGE = (OSError, *PARSE_ERRORS)
 """Errors that h5py raises for damaged files; parsing their content raises these too."""
 
 _LARGEST_RATIO = 1100

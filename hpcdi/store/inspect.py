@@ -185,8 +185,7 @@ def _run_folder(path: Path, report: Report) -> None:
         + (f", {len(damaged)} damaged" if damaged else ", all checksums right" * bool(blocks))
     )
     report.errors += damaged
-    policies = [*path.glob("policies/*.safetensors"), *path.glob("league/*.safetensors")]
-    for other in sorted(policies):
+    for other in (*layout.frozen_files(), *layout.policy_files()):
         policy = inspect(other)
         report.lines += [f"  {line}" for line in policy.lines[:1]]
         report.errors += policy.errors
@@ -216,7 +215,7 @@ def _no_folders(layout: RunLayout) -> Iterator[str]:
     places = [
         *(layout.data_dir, *layout.data_dir.glob("[!.]*"), *layout.data_dir.glob("rank*/[!.]*")),
         *(layout.snapshots_dir, *layout.snapshots_dir.glob("[!.]*")),
-        *layout.root.glob("checkpoints*"),
+        *layout.checkpoint_dirs(),
         *layout.root.glob("checkpoints*/[!.]*"),
         layout.latest_policy.parent,
         layout.log_dir,
@@ -227,7 +226,7 @@ def _no_folders(layout: RunLayout) -> Iterator[str]:
 
 
 def _checkpoints(layout: RunLayout, report: Report) -> None:
-    folders = [layout.snapshots_dir, *sorted(layout.root.glob("checkpoints*"))]
+    folders = [layout.snapshots_dir, *layout.checkpoint_dirs()]
     for path in [folder / name for folder in folders for name in checkpoint_names(folder)]:
         try:
             report.lines.append(f"  {_checkpoint(path)}")

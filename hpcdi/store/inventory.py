@@ -16,7 +16,7 @@ from hpcdi.store.layout import RunLayout
 
 def rewritten_files(layout: RunLayout) -> dict[str, int]:
     """Returns the checksums of config.yaml and the policies, by path relative to the run folder."""
-    paths = [layout.config_file, *sorted(layout.latest_policy.parent.glob("*.safetensors"))]
+    paths = [layout.config_file, *layout.policy_files()]
     sums = ((path, _crc32_of(path)) for path in paths)
     return {str(path.relative_to(layout.root)): crc32 for path, crc32 in sums if crc32 is not None}
 

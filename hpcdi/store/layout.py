@@ -200,8 +200,16 @@ class RunLayout:
     best_policy = _Entry("policies/best.safetensors")
     """Policy with the best evaluation."""
 
+    def policy_files(self) -> list[Path]:
+        """The newest and best policies that are there, of all players that learn."""
+        return sorted(self.latest_policy.parent.glob("*.safetensors"))
+
     league_dir = _Entry("league")
     """Policies of frozen players, of a run that is a league."""
+
+    def frozen_files(self) -> list[Path]:
+        """The policies of frozen players that are there."""
+        return sorted(self.league_dir.glob("*.safetensors"))
 
     league_file = _Entry("league.json")
     """Players, ratings and results of a league, new about every second."""
@@ -218,6 +226,10 @@ class RunLayout:
     def checkpoints_of(self, agent: int) -> Path:
         """Checkpoints of an agent: of a serial battle, or a league's player."""
         return self.checkpoints_dir.with_name(f"checkpoints{agent or ''}")
+
+    def checkpoint_dirs(self) -> list[Path]:
+        """The folders of checkpoints that are there, of all agents."""
+        return sorted(self.root.glob("checkpoints*"))
 
     @property
     def results(self) -> list[Path]:
@@ -238,7 +250,7 @@ class RunLayout:
             self.tensorboard_dir,
             self.loggers_dir,
         )
-        return [*paths, *self.root.glob("checkpoints*")]
+        return [*paths, *self.checkpoint_dirs()]
 
     log_dir = _Entry("log")
     """Logs of all ranks."""

@@ -45,9 +45,8 @@ class Recycler:
         self._keep, self._make, self._threads = keep, make or _bytes, threads
         self._pool: ThreadPoolExecutor | None = None
         self._slabs: list[Array] = []
-        self._counted = getattr(
-            sys, "_is_gil_enabled", lambda: True
-        )()  # reference counts are exact
+        has_gil = getattr(sys, "_is_gil_enabled", lambda: True)
+        self._counted = has_gil()  # reference counts are exact
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
         """Returns an array of undefined content that only the caller holds."""

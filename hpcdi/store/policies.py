@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import PolicyError, PolicyFileError
-from hpcdi.store.atomic import published
+from hpcdi.store.atomic import write_bytes
 from hpcdi.store.checksum import crc32_of, crc32_of_array
 from hpcdi.store.files import open_file
 from hpcdi.utils.nested import parse_json
@@ -93,8 +93,7 @@ def publish_policy(path: str | Path, image: PolicyImage, *, fsync: bool = True) 
         PolicyFileError: the file system refuses it.
     """
     try:
-        with published(path, fsync=fsync) as file:
-            file.write(image.data)
+        write_bytes(path, image.data, fsync=fsync)
     except OSError as error:
         raise PolicyFileError(path, f"cannot be written: {error.strerror or error}") from error
 

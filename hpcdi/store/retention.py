@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from hpcdi.store.layout import RunLayout, name_of, shard_of
+from hpcdi.store.layout import RunLayout, shard_of, shard_place
 from hpcdi.utils.log import LOGGER
 
 
@@ -28,7 +28,7 @@ class Retention:
         self.removed = 0
         self._layout, self._keep_data = layout, keep_data
         self._users: dict[str, int] = {}
-        self._newest: dict[Path, tuple[int, str]] = {}  # of the folder of each that collects
+        self._newest: dict[int, tuple[int, str]] = {}  # of the rank of each that collects
 
     def need(self, name: str, users: int = 1) -> str:
         """More users of a block; returns its shard."""
@@ -38,22 +38,22 @@ class Retention:
             return path
         self._layout.inside(name)
         self._users[path] = users
-        shard = Path(path)
-        if not shard.stem.isdecimal():  # a file of somebody's own collector
+        place = shard_place(Path(path))
+        if place is None:  # a file of somebody's own collector
             return path
-        number, folder = int(shard.stem), shard.parent.parent
-        before = self._newest.get(folder)
+        rank, number = place
+        before = self._newest.get(rank)
         if before is None or number > before[0]:
-            self._newest[folder] = number, path
+            self._newest[rank] = number, path
             if before is not None:
                 self._remove_if_unneeded(before[1])
         return path
 
     def end(self, rank: int | None = None) -> None:
         """Note that a collector appends to no shard any more; None: all that are known so far."""
-        ended = [folder for folder in self._newest if rank is None or folder.name == name_of(rank)]
-        for folder in ended:
-            _, path = self._newest.pop(folder)
+        ended = [*self._newest] if rank is None else self._newest.keys() & {rank}
+        for each in ended:
+            _, path = self._newest.pop(each)
             self._remove_if_unneeded(path)
 
     def release(self, names: Iterable[str]) -> None:
@@ -70,9 +70,9 @@ class Retention:
 
     def _remove_if_unneeded(self, path: str) -> None:
         """Remove a shard if nobody needs it, and nothing is appended to it."""
-        _, newest = self._newest.get(Path(path).parent.parent, (0, ""))
-        is_newest = path == newest
-        if not self._keep_data and path not in self._users and not is_newest:
+        rank, _ = shard_place(Path(path)) or (-1, 0)
+        _, newest = self._newest.get(rank, (0, ""))
+        if not self._keep_data and path not in self._users and path != newest:
             self._remove(path)
 
     def _remove(self, path: str) -> None:

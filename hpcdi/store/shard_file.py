@@ -39,14 +39,7 @@ from hpcdi import __version__
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import ShardError
 from hpcdi.store.atomic import published, refuse_if_full
-from hpcdi.store.block import (
-    ITEM_NAMES,
-    Block,
-    check_items,
-    checksum,
-    row_bytes,
-    row_columns,
-)
+from hpcdi.store.block import Block, check_items, checksum, row_bytes, row_columns
 from hpcdi.store.checksum import crc32_of
 from hpcdi.store.files import check_file, open_descriptor, open_file
 from hpcdi.store.hdf5 import DAMAGE, dataset_of, other_format, read_attributes
@@ -56,10 +49,12 @@ from hpcdi.store.structure import (
     LARGEST_CHUNK_BYTES,
     GrowingStructure,
     Piece,
+    aligned,
     bytes_of,
 )
 from hpcdi.types import (
     ITEM_DTYPE,
+    ITEM_NAMES,
     NUMBERS,
     Array,
     Columns,
@@ -82,7 +77,6 @@ _SLOT_BYTES = 512
 _MARK = b"hpcdi-shard "
 _HEAD_BYTES = 1 << 20  # in which the layout lies
 _LAYOUT, _TABLE = "hpcdi/layout", "hpcdi/blocks"
-_ALIGNMENT = 64  # of columns in memory
 _ANY_OFFSET = 10**18
 _LARGEST_TABLE_BYTES = 64 << 20  # a layout that states more is damaged
 _PAUSES_S = (0.005, 0.02, 0.05)  # from one look at a structure that seems damaged to the next
@@ -144,9 +138,9 @@ class ShardLayout:
                 (record.first_item, record.items) if is_item else (record.first_row, record.rows)
             )
             shape = (count, *spec.shape[1:])
-            offset = spec.offset + first * _row_bytes(spec) if math.prod(shape) else 0
+            offset = spec.offset + first * spec.row_bytes if math.prod(shape) else 0
             specs.append(ColumnSpec(spec.name, spec.dtype, shape, offset))
-        n_bytes = sum(map(_n_bytes, specs))
+        n_bytes = sum(spec.n_bytes for spec in specs)
         return ShardRef.of(name, n_bytes, record.rows, record.crc32, tuple(specs), self.views)
 
     def capacity(self) -> tuple[int, int]:
@@ -161,8 +155,17 @@ class ShardLayout:
 
     def end(self) -> int:
         """Returns the fewest bytes that the file can have."""
-        ends = [spec.offset + _n_bytes(spec) for spec in self.columns]
+        ends = [spec.offset + spec.n_bytes for spec in self.columns]
         return max(*ends, self.table + self.slots * self.slot_bytes)
+
+    def attributes(self) -> dict[str, Any]:
+        """Returns the file's HDF5 attributes, by which other tools know it."""
+        return {
+            "format": KIND,
+            "schema_version": FORMAT,
+            "tail_rows": self.tail_rows,
+            "views": json.dumps([dataclasses.asdict(view) for view in self.views]),
+        }
 
     def encoded(self) -> bytes:
         """Returns it as bytes for the file, with a checksum."""
@@ -192,7 +195,7 @@ class ShardLayout:
             min(sizes) < 0
             or layout.end() > size
             or layout.slots * layout.slot_bytes > _LARGEST_TABLE_BYTES
-            or names != ITEM_DTYPE.names
+            or names != ITEM_NAMES
             or any(np.dtype(spec.dtype).kind not in NUMBERS for spec in columns)
         ):
             raise ValueError("names places that the file does not have")
@@ -217,46 +220,39 @@ class GrowingShard:
     def __init__(self, path: Path, name: str, like: Block, n_bytes: int, *, fsync: bool) -> None:
         self.path, self._name, self._fsync = path, name, fsync
         self._slot = self._first_row = self._first_item = 0  # of the next block
-        datasets = like.datasets()
         self._row_bytes = row_bytes(like.columns)
+        try:
+            self._lay_out(like, n_bytes)
+        except (TypeError, ValueError) as error:
+            raise ShardError(path, f"cannot be stored as HDF5: {error}") from error
+
+    def _lay_out(self, like: Block, n_bytes: int) -> None:
+        datasets = like.datasets()
         largest = max(row_bytes({name: array}) for name, array in datasets.items())
         most = LARGEST_CHUNK_BYTES // largest  # rows, and items, of which there are not more
         rows = max(like.rows, min(most, n_bytes // max(1, self._row_bytes)))
         # blocks may have up to twice as many items a row as the first one
         items = -(-2 * rows * len(like.items) // max(1, like.rows))
-        self._capacity = rows, max(min(rows, items), len(like.items))
-        self._slots = SLOTS if n_bytes else 1
-        try:
-            # a record has facts and six numbers; other blocks' facts may be somewhat longer
-            record = _sealed({**like.facts, "": [_ANY_OFFSET] * 6})
-            slot_bytes = max(_SLOT_BYTES, 1 << (2 * len(record)).bit_length())
-            self._lay_out(like, datasets, slot_bytes)
-        except (TypeError, ValueError) as error:
-            raise ShardError(path, f"cannot be stored as HDF5: {error}") from error
-
-    def _lay_out(self, like: Block, datasets: Columns, slot_bytes: int) -> None:
-        rows, items = self._capacity
+        items = max(min(rows, items), len(like.items))
+        slots = SLOTS if n_bytes else 1
+        # a record has facts and six numbers; other blocks' facts may be somewhat longer
+        record = _sealed({**like.facts, "": [_ANY_OFFSET] * 6})
+        slot_bytes = max(_SLOT_BYTES, 1 << (2 * len(record)).bit_length())
         lengths = {name: items if name in ITEM_NAMES else rows for name in datasets}
         specs = tuple(
             ColumnSpec(name, array.dtype.str, (lengths[name], *array.shape[1:]), _ANY_OFFSET)
             for name, array in datasets.items()
         )
         draft = ShardLayout(
-            specs, like.views, like.tail_rows, _ANY_OFFSET, self._slots, slot_bytes, self._name
+            specs, like.views, like.tail_rows, _ANY_OFFSET, slots, slot_bytes, self._name
         )
         self._structure = GrowingStructure(
             {
                 _LAYOUT: (np.dtype(f"S{len(draft.encoded())}"), (1,)),
-                _TABLE: (np.dtype(f"S{slot_bytes}"), (self._slots,)),
+                _TABLE: (np.dtype(f"S{slot_bytes}"), (slots,)),
                 **{spec.name: (np.dtype(spec.dtype), spec.shape) for spec in specs},
             },
-            {
-                "format": KIND,
-                "schema_version": FORMAT,
-                "hpcdi_version": __version__,
-                "tail_rows": like.tail_rows,
-                "views": json.dumps([dataclasses.asdict(view) for view in like.views]),
-            },
+            {**draft.attributes(), "hpcdi_version": __version__},
         )
         offsets = self._structure.offsets
         self._layout = dataclasses.replace(
@@ -275,14 +271,15 @@ class GrowingShard:
 
     def takes(self, block: Block) -> bool:
         """Returns whether it has the same columns as a block, and room for it."""
-        like, room = self._layout, self._capacity
+        layout = self._layout
+        rows, items = layout.capacity()
         specs = [(name, a.dtype.str, a.shape[1:]) for name, a in block.datasets().items()]
         return (
-            self._slot < like.slots
-            and self._first_row + block.rows <= room[0]
-            and self._first_item + len(block.items) <= room[1]
-            and (block.views, block.tail_rows) == (like.views, like.tail_rows)
-            and specs == [(s.name, s.dtype, s.shape[1:]) for s in like.columns]
+            self._slot < layout.slots
+            and self._first_row + block.rows <= rows
+            and self._first_item + len(block.items) <= items
+            and (block.views, block.tail_rows) == (layout.views, layout.tail_rows)
+            and specs == [(s.name, s.dtype, s.shape[1:]) for s in layout.columns]
         )
 
     def create(self, block: Block) -> ShardRef:
@@ -323,7 +320,7 @@ class GrowingShard:
         """Returns a block's record, the pieces of its columns, and the piece with the record."""
         datasets = block.datasets()
         datasets["item_start"] = datasets["item_start"] + np.int32(self._first_row)
-        items = {name: datasets[name] for name in ITEM_DTYPE.names or ()}
+        items = {name: datasets[name] for name in ITEM_NAMES}
         counts = self._first_row, block.rows, self._first_item, len(block.items)
         record = Record(*counts, checksum(datasets), checksum(items), block.facts)
         try:
@@ -334,7 +331,7 @@ class GrowingShard:
             raise ShardError(self.path, f"facts of a block take {len(text)} bytes, too many")
         ref = self._layout.ref("", record)
         pieces: list[Piece] = [
-            (spec.offset, bytes_of(datasets[spec.name])) for spec in ref.columns if _n_bytes(spec)
+            (spec.offset, bytes_of(datasets[spec.name])) for spec in ref.columns if spec.n_bytes
         ]
         slot_bytes = self._layout.slot_bytes
         at = self._layout.table + self._slot * slot_bytes
@@ -425,13 +422,7 @@ class ShardReader:
                 raise ValueError(f"{self._size - self.layout.end()} bytes follow its last column")
             with h5py.File(check_file(self.path), "r", locking=False) as file:
                 attributes = read_attributes(file)
-                expected = {
-                    "format": KIND,
-                    "schema_version": FORMAT,
-                    "tail_rows": self.layout.tail_rows,
-                    "views": json.dumps([dataclasses.asdict(v) for v in self.layout.views]),
-                }
-                for name, value in expected.items():
+                for name, value in self.layout.attributes().items():
                     if attributes.get(name) != value:
                         raise ValueError(f"its attribute {name} is {attributes.get(name)!r}")
                 lengths = self._lengths_in(file)
@@ -552,7 +543,7 @@ class ShardReader:
 
     def _block(self, record: Record, columns: Columns, items: Columns) -> Block:
         table = np.empty(record.items, ITEM_DTYPE)
-        for name in ITEM_DTYPE.names or ():
+        for name in ITEM_NAMES:
             table[name] = items[name]
         table["item_start"] -= record.first_row
         block = Block(columns, table, record.facts, self.layout.views, self.layout.tail_rows)
@@ -578,7 +569,7 @@ class ShardReader:
         rows, items = map(max, zip(*ends, strict=True))
         try:
             head, _, _ = self._head.partition(_MARK)
-            names = [_TABLE, *(spec.name for spec in layout.columns if _n_bytes(spec))]
+            names = [_TABLE, *(spec.name for spec in layout.columns if spec.n_bytes)]
             structure = GrowingStructure.read(head, self._size, names)
             pieces.append(structure.resized(layout.lengths(slot, rows, items)))
         except DAMAGE as error:
@@ -619,13 +610,12 @@ def read_ranges(path: Path, specs: Sequence[ColumnSpec]) -> Columns:
     Raises:
         OSError: the file is missing, cannot be read, or ends too early.
     """
-    room = (-(-_n_bytes(spec) // _ALIGNMENT) * _ALIGNMENT for spec in specs)
-    starts = list(itertools.accumulate(room, initial=0))
+    starts = list(itertools.accumulate((aligned(spec.n_bytes) for spec in specs), initial=0))
     buffer, arrays = np.empty(starts[-1], np.uint8), {}
     file = open_descriptor(path)
     try:
         for spec, start in zip(specs, starts, strict=False):
-            part = buffer[start : start + _n_bytes(spec)]
+            part = buffer[start : start + spec.n_bytes]
             _fill(file, part, spec.offset)
             arrays[spec.name] = part.view(spec.dtype).reshape(spec.shape)
     finally:
@@ -654,14 +644,6 @@ def _write_record(file: int, piece: Piece) -> None:
     """Write a record, first byte last: where a disk takes a part of a record alone, it is none."""
     offset, text = piece
     _write(file, [(offset + 1, text[1:]), (offset, text[:1])])
-
-
-def _row_bytes(spec: ColumnSpec) -> int:
-    return np.dtype(spec.dtype).itemsize * math.prod(spec.shape[1:])
-
-
-def _n_bytes(spec: ColumnSpec) -> int:
-    return np.dtype(spec.dtype).itemsize * math.prod(spec.shape)
 
 
 def _sealed(value: Mapping[str, Any]) -> bytes:

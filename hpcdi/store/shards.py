@@ -21,7 +21,7 @@ from hpcdi.dataclass import dataclass
 from hpcdi.errors import ShardError, StoreError
 from hpcdi.store.block import Block, check_block, checksum, row_columns
 from hpcdi.store.disk_full import DiskPatience
-from hpcdi.store.files import is_unreadable, patiently
+from hpcdi.store.files import PAUSES_S, is_unreadable, patiently
 from hpcdi.store.layout import RunLayout, block_name, split_name
 from hpcdi.store.shard_file import (
     SMALLEST_BYTES,
@@ -34,11 +34,11 @@ from hpcdi.types import Columns, ShardRef
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
+from hpcdi.utils.nested import concatenate_columns
 from hpcdi.utils.threads import BackgroundThread
 
 # A fresh file can be invisible or short to another NFS client until its attribute cache expires.
-_READ_ATTEMPTS, _TORN_ATTEMPTS = 6, 3
-_FIRST_RETRY_S = 0.05
+_TORN_ATTEMPTS = 3
 _FLUSH_LOOK_S = 0.1
 
 
@@ -96,8 +96,8 @@ def read_shard(layout: RunLayout, ref: ShardRef) -> Columns:
         ShardError: missing, short, unreadable, or its bytes are not those that were announced.
     """
     path = layout.inside(ref.path)
-    retry_s, problem, torn = _FIRST_RETRY_S, "", 0
-    for attempt in range(_READ_ATTEMPTS):
+    problem, torn = "", 0
+    for pause_s in (*PAUSES_S, 0.0):
         try:
             datasets = read_ranges(path, ref.columns)
         except OSError as error:  # absent, or e.g. a stale file handle
@@ -108,10 +108,8 @@ def read_shard(layout: RunLayout, ref: ShardRef) -> Columns:
             problem, torn = "checksum differs from the announced one: the file is torn", torn + 1
             if torn == _TORN_ATTEMPTS:
                 raise ShardError(path, problem)
-        if attempt + 1 < _READ_ATTEMPTS:
-            wait_s(retry_s)
-            retry_s *= 2
-    raise ShardError(path, f"{problem} (after {_READ_ATTEMPTS} attempts)")
+        wait_s(pause_s)
+    raise ShardError(path, f"{problem} (after {1 + len(PAUSES_S)} attempts)")
 
 
 def read_blocks(
@@ -175,7 +173,7 @@ def _joined(blocks: Sequence[Block]) -> Block:
     first = blocks[0]
     if len(blocks) == 1:
         return first
-    columns = {n: np.concatenate([block.columns[n] for block in blocks]) for n in first.columns}
+    columns = concatenate_columns(block.columns for block in blocks)
     items = np.concatenate([block.items for block in blocks])
     starts = np.cumsum([0, *(block.rows for block in blocks[:-1])])
     items["item_start"] += np.repeat(starts, [len(block.items) for block in blocks])

@@ -50,6 +50,11 @@ def write_arrays(file: IO[bytes], arrays: Columns, attributes: Mapping[str, Any]
     file.truncate(structure.size)
 
 
+def aligned(place: int) -> int:
+    """Returns the first place from here on at which an array may begin."""
+    return -(-place // ALIGNMENT) * ALIGNMENT
+
+
 def bytes_of(array: Array) -> memoryview:
     """The bytes of an array that lies in one piece."""
     return array.reshape(-1).view(np.uint8).data

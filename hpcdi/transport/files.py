@@ -23,6 +23,8 @@ class FileTransport:
         before: called before each block is written, on the thread that writes it.
     """
 
+    lend: Lend | None = None
+    """See `base.Transport.lend`: a block is read once it is written, not before."""
     lends_open = False
 
     def __init__(
@@ -33,11 +35,6 @@ class FileTransport:
     ) -> None:
         self._layout, self._storage = layout, storage or StorageConfig()
         self._before = before
-
-    @property
-    def lend(self) -> Lend | None:
-        """See `base.Transport.lend`: a block is read once it is written, not before."""
-        return None
 
     def publisher(self, announce: Announce, patience: DiskPatience | None = None) -> ShardWriter:
         """See `base.Transport.publisher`: one thread that writes shards."""

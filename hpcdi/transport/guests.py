@@ -177,7 +177,7 @@ class GuestHost:
         """Note the guests whose folders are new."""
         for folder in self._folder.glob("rank*"):
             number = folder.name.removeprefix("rank")
-            if number.isdigit() and is_guest(int(number)) and int(number) not in self._guests:
+            if number.isdecimal() and is_guest(int(number)) and int(number) not in self._guests:
                 inbox, outbox = Inbox(folder, TO_RUN), Outbox(folder, TO_GUEST)
                 self._guests[int(number)] = _Guest(folder, inbox, outbox, now, self._timeout_s)
 

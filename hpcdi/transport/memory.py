@@ -5,7 +5,6 @@ from __future__ import annotations
 from hpcdi.comm.messages import Rows
 from hpcdi.config.schema import StorageConfig
 from hpcdi.store.layout import RunLayout
-from hpcdi.transport.base import Lend
 from hpcdi.transport.files import FileTransport
 from hpcdi.types import Columns, ShardRef
 
@@ -24,12 +23,8 @@ class MemoryTransport(FileTransport):
         super().__init__(layout, storage)
         self._lent: dict[str, Columns] = {}
 
-    @property
-    def lend(self) -> Lend:
+    def lend(self, name: str, columns: Columns) -> str:
         """See `base.Transport.lend`."""
-        return self._keep
-
-    def _keep(self, name: str, columns: Columns) -> str:
         self._lent[name] = columns
         return name
 

@@ -13,7 +13,6 @@ from hpcdi.comm.messages import Rows, RowsRequest
 from hpcdi.config.schema import StorageConfig
 from hpcdi.errors import ShardError
 from hpcdi.store.layout import RunLayout
-from hpcdi.transport.base import Lend
 from hpcdi.transport.files import FileTransport
 from hpcdi.transport.shared import are_too_many
 from hpcdi.types import SHARED, Columns, ShardRef
@@ -27,18 +26,12 @@ class MpiTransport(FileTransport):
         storage: settings of shards; None: the usual ones.
     """
 
-    lends_open = False
-
     def __init__(self, layout: RunLayout, storage: StorageConfig | None = None) -> None:
         super().__init__(layout, storage)
         self._lent: dict[str, tuple[Columns, int]] = {}  # and their bytes; the oldest first
 
-    @property
-    def lend(self) -> Lend:
+    def lend(self, name: str, columns: Columns) -> str:
         """See `base.Transport.lend`."""
-        return self._keep
-
-    def _keep(self, name: str, columns: Columns) -> str:
         path = f"{SHARED}{name}"
         self._lent[path] = columns, sum(column.nbytes for column in columns.values())
         while are_too_many(

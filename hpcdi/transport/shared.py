@@ -7,7 +7,6 @@ the processes that have it, however they end. Nothing of it is left behind, and 
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 from collections import deque
@@ -19,8 +18,7 @@ from hpcdi.comm.messages import Rows
 from hpcdi.config.schema import StorageConfig
 from hpcdi.errors import ShardError
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.structure import bytes_of
-from hpcdi.transport.base import Lend
+from hpcdi.store.structure import aligned, bytes_of
 from hpcdi.transport.files import FileTransport
 from hpcdi.types import SHARED, Columns, ShardRef
 from hpcdi.utils.log import LOGGER
@@ -29,7 +27,6 @@ _KEPT = 8
 """Blocks that stay lent: more than the publisher has under way, so others lie in shards."""
 _MOST_KEPT, _MOST_KEPT_BYTES = 256, 1 << 27
 """That stay lent where they may not lie in shards, see `hpcdi.config.schema.blocks_are_stored`."""
-_ALIGNMENT = 64  # of columns
 
 
 class SharedMemoryTransport(FileTransport):
@@ -40,19 +37,12 @@ class SharedMemoryTransport(FileTransport):
         storage: settings of shards; None: the usual ones.
     """
 
-    lends_open = False
-
     def __init__(self, layout: RunLayout, storage: StorageConfig | None = None) -> None:
         super().__init__(layout, storage)
         self._lent: deque[tuple[int, int]] = deque()  # descriptors and sizes
 
-    @property
-    def lend(self) -> Lend:
-        """See `base.Transport.lend`."""
-        return self._lend
-
-    def _lend(self, name: str, columns: Columns) -> str | None:
-        """Copy columns into new memory; returns its name, None: there is no memory."""
+    def lend(self, name: str, columns: Columns) -> str | None:
+        """See `base.Transport.lend`: columns are copied into new memory, if there is some."""
         try:
             descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
         except OSError as error:
@@ -65,7 +55,7 @@ class SharedMemoryTransport(FileTransport):
                 end = at + len(rest)
                 while rest:
                     rest = rest[os.pwrite(descriptor, rest, end - len(rest)) :]
-                at = _aligned(end)
+                at = aligned(end)
         except OSError as error:
             LOGGER.info("%s is not lent by memory: %s", name, error)
             os.close(descriptor)
@@ -97,12 +87,14 @@ class SharedMemoryTransport(FileTransport):
             os.close(descriptor)
         columns, at = {}, 0
         for spec in shard.columns:
-            count, dtype = math.prod(spec.shape), np.dtype(spec.dtype)
-            end = at + count * dtype.itemsize
+            if not spec.n_bytes:
+                columns[spec.name] = np.empty(spec.shape, spec.dtype)
+                continue
+            end = at + spec.n_bytes
             if end > len(memory):
                 raise ShardError(shard.path, f"is too short for its column {spec.name}")
-            column = np.frombuffer(memory, dtype, count, at) if count else np.empty(0, dtype)
-            columns[spec.name], at = column.reshape(spec.shape), _aligned(end)
+            columns[spec.name] = np.ndarray(spec.shape, spec.dtype, memory, at)
+            at = aligned(end)
         return columns
 
 
@@ -116,7 +108,3 @@ def are_too_many(sizes: Collection[int], *, keep_data: bool) -> bool:
     if len(sizes) <= _KEPT or keep_data:
         return len(sizes) > _KEPT
     return len(sizes) > _MOST_KEPT or sum(sizes) > _MOST_KEPT_BYTES
-
-
-def _aligned(at: int) -> int:
-    return -(-at // _ALIGNMENT) * _ALIGNMENT

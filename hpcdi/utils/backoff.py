@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from hpcdi.utils.variables import variables_set
+
 T = TypeVar("T")
 _SPIN_COUNT, _SPINS = "GOMP_SPINCOUNT", "2000"
 """Looks of an idle thread of GNU's OpenMP, some 0.1 ms, before it sleeps; it would look 300,000
@@ -87,13 +89,8 @@ def idle_threads_sleep() -> Iterator[None]:
     nothing if the user has said how they wait.
     """
     is_said = not os.environ.keys().isdisjoint(("OMP_WAIT_POLICY", _SPIN_COUNT))
-    if not is_said:
-        os.environ[_SPIN_COUNT] = _SPINS
-    try:
+    with variables_set({} if is_said else {_SPIN_COUNT: _SPINS}):
         yield
-    finally:
-        if not is_said:
-            os.environ.pop(_SPIN_COUNT, None)
 
 
 def let_idle_threads_spin() -> None:

@@ -26,6 +26,7 @@ _ERRORS = "hpcdi.plain"
 _LOOK_S = 0.1
 _PIECE = 1 << 16
 FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk, or a quota, that is full: it may have room again."""
 
 
 def escaped(text: str) -> str:

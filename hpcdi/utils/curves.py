@@ -15,12 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from hpcdi.utils.disk import RecordFile, rewrite
+from hpcdi.utils.disk import RecordFile, cut_torn_line, rewrite
 from hpcdi.utils.lifetime import Closing
 
 COLUMNS = ("curve", "step", "time", "value")
-_LONGEST_ROW = 1 << 16  # bytes
-_FLUSH_S = 5.0
 
 
 class CurvePoint(NamedTuple):
@@ -42,9 +40,9 @@ class CurveFile(Closing):
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = RecordFile[Sequence[str]](path, "the curves' file", _encoded, _FLUSH_S)
+        self._file = RecordFile[Sequence[str]](path, "the curves' file", _encoded)
         if path.is_file():
-            _cut_torn_row(path)
+            cut_torn_line(path)
         if not path.exists() or not path.stat().st_size:
             self._file.add(COLUMNS)
             self._file.submit()  # it is there from the start
@@ -100,15 +98,6 @@ def drop_points_after(file: Path, step: int | Callable[[str], int]) -> None:
             kept_at_step.add(name)
         rows.append(row_of(name, point))
     rewrite(file, _encoded(rows))
-
-
-def _cut_torn_row(path: Path) -> None:
-    """Cut off the last row of a file, if whoever wrote it was killed in the middle of that."""
-    # whoever may not write to it is told when rows are appended
-    with contextlib.suppress(OSError), path.open("r+b") as file:
-        file.seek(max(0, path.stat().st_size - _LONGEST_ROW))
-        rest = file.read()
-        file.truncate(file.tell() - len(rest) + rest.rfind(b"\n") + 1)
 
 
 def _points(file: Path) -> Iterator[tuple[str, CurvePoint]]:

@@ -14,14 +14,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from hpcdi.utils.console import FULL
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.metrics import human_bytes
 from hpcdi.utils.threads import JobThread
 
 R = TypeVar("R")
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _BUFFERED_BYTES = 1 << 20
+FLUSH_S = 5.0
+"""Seconds from one write of a `RecordFile` to the next."""
 _GATHERED = 1000
 """Records that are written before they are due."""
 
@@ -39,6 +41,18 @@ def rewrite(path: Path, content: bytes) -> None:
     aside.replace(path)
 
 
+def cut_torn_line(path: Path) -> None:
+    """Cut off a file's last line, if whoever wrote it was killed in the middle of that.
+
+    Does nothing where the file is not there, or may not be written to: who appends to it is told.
+    """
+    with contextlib.suppress(OSError), path.open("r+b") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        if file.read() not in (b"", b"\n"):  # seldom: only then it is read as a whole
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+
+
 def is_full(error: BaseException) -> bool:
     """Returns whether an error, or its cause, is a full disk or an exceeded quota."""
     return _full_errno(error) is not None
@@ -47,7 +61,7 @@ def is_full(error: BaseException) -> bool:
 def advice(error: BaseException | str) -> str:
     """Returns what to do after a failed write, as the end of a message; empty: space is no help."""
     if isinstance(error, str):
-        is_short = any(os.strerror(number) in error for number in _FULL)
+        is_short = any(os.strerror(number) in error for number in FULL)
     else:
         is_short = is_full(error)
     return ". Free some space" if is_short else ""
@@ -86,7 +100,7 @@ def reserve_space(file: int, n_bytes: int) -> None:
         return
     if fallocate(file, 0, ctypes.c_int64(0), ctypes.c_int64(n_bytes)):
         number = ctypes.get_errno()
-        if number in _FULL:
+        if number in FULL:
             raise OSError(number, os.strerror(number))
 
 
@@ -196,7 +210,11 @@ class RecordFile(Closing, Generic[R]):
     """
 
     def __init__(
-        self, path: Path, what: str, encode: Callable[[Sequence[R]], bytes], flush_s: float = 5.0
+        self,
+        path: Path,
+        what: str,
+        encode: Callable[[Sequence[R]], bytes],
+        flush_s: float = FLUSH_S,
     ) -> None:
         self._encode, self._flush_s = encode, flush_s
         self._file = AppendFile(path, what)
@@ -237,7 +255,7 @@ class RecordFile(Closing, Generic[R]):
 
 def _full_errno(error: BaseException | None) -> int | None:
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _FULL:
+        if isinstance(error, OSError) and error.errno in FULL:
             return error.errno
         error = error.__cause__
     return None

@@ -11,9 +11,10 @@ import contextlib
 import faulthandler
 import os
 import signal
-import sys
 from collections.abc import Callable
 from types import FrameType
+
+from hpcdi.utils.python import is_spawned_child
 
 PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
 """Environment variable that names the batch system's preemption signal, besides USR2."""
@@ -26,9 +27,10 @@ _OTHERS = NOT_FOR_HANDLERS | {signal.SIGCONT, signal.SIGPIPE}
 """Signals that cannot say that a job will end soon."""
 _REQUEUE, _INTERRUPTED = 85, 130
 """Those of `hpcdi.errors`, which takes its time to import."""
-_NEAR_A_LIMIT = (signal.SIGUSR2, signal.SIGXCPU)
-_OF_RUNS = (signal.SIGTERM, signal.SIGHUP, *_NEAR_A_LIMIT)
-_TAKEN = {"train": _OF_RUNS, "serial": _OF_RUNS, "join": _OF_RUNS, "sweep": _NEAR_A_LIMIT}
+NEAR_A_LIMIT = (signal.SIGUSR2, signal.SIGXCPU)
+"""Slurm and LSF send the first near a limit of time, SGE and LSF the other near one of CPU time."""
+_OF_RUNS = (signal.SIGTERM, signal.SIGHUP, *NEAR_A_LIMIT)
+_TAKEN = {"train": _OF_RUNS, "serial": _OF_RUNS, "join": _OF_RUNS, "sweep": NEAR_A_LIMIT}
 """Signals of batch systems, by the commands that end with 85 at them."""
 _EXIT = os._exit  # an environment's is replaced while it is made: `exits_are_failures`
 Handler = Callable[[int, FrameType | None], object] | int | None
@@ -45,8 +47,7 @@ def take_signals(words: list[str]) -> None:
     Args:
         words: of the command line, the command first.
     """
-    processes = sys.modules.get("multiprocessing.process")
-    if processes is not None and getattr(processes.current_process(), "_inheriting", False):
+    if is_spawned_child():
         return
     pid = os.getpid()
 
@@ -72,10 +73,14 @@ def take_signals(words: list[str]) -> None:
             signal.signal(number, end)
 
 
+def preempt_name() -> str:
+    """Returns what `PREEMPT_VARIABLE` says, such as ``USR1``; empty: nothing."""
+    return os.environ.get(PREEMPT_VARIABLE, "").strip().upper().removeprefix("SIG")
+
+
 def preempt_signal() -> signal.Signals | None:
     """Returns the signal that `PREEMPT_VARIABLE` names; None: it names none that can be one."""
-    name = os.environ.get(PREEMPT_VARIABLE, "").strip().upper().removeprefix("SIG")
-    number = getattr(signal, f"SIG{name}", None)
+    number = getattr(signal, f"SIG{preempt_name()}", None)
     return number if isinstance(number, signal.Signals) and number not in _OTHERS else None
 
 

@@ -25,7 +25,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
 )
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from hpcdi.utils.disk import RecordFile, rewrite
+from hpcdi.utils.disk import FLUSH_S, RecordFile, rewrite
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.video import encode_gif, side_by_side
 
@@ -52,7 +52,7 @@ class TensorBoardWriter(Closing):
         flush_s: seconds between flushes.
     """
 
-    def __init__(self, folder: str | Path, flush_s: float = 5.0) -> None:
+    def __init__(self, folder: str | Path, flush_s: float = FLUSH_S) -> None:
         self._folder, self._flush_s = Path(folder), flush_s
         # TensorBoard recognises event files by this name
         name = f"events.out.tfevents.{int(time.time()):010d}.{platform.node()}.{os.getpid()}"

@@ -144,7 +144,7 @@ class CurveWriter(Protocol):
         ...
 
 
-class Curves:
+class PartCurves:
     """Curves of one part of a run, each over train iterations and over environment steps.
 
     Args:

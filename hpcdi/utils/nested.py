@@ -19,6 +19,17 @@ import numpy as np
 from hpcdi.errors import BufferContractError, EnvError
 from hpcdi.types import NUMBERS, Array, Columns
 
+PARSE_ERRORS = (
+    LookupError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    SyntaxError,  # numpy reads a shape in a dtype's text as Python
+)
+"""Errors of parsing what hpcdi has not written, or not so."""
 _NO_ARRAYS = (bool, int, float, str, type(None))
 
 

@@ -34,6 +34,11 @@ def stat_of(pid: int) -> tuple[str, int]:
     return state, int(parent)
 
 
+def has_ended(pid: int) -> bool:
+    """Returns whether a process is gone, or has ended and its parent has not looked yet."""
+    return stat_of(pid)[0] in ("", "Z")
+
+
 def born_of(pid: int) -> str:
     """Returns the start of a process, in kernel ticks; empty: it is gone, "unknown": not seen."""
     try:

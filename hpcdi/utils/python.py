@@ -26,9 +26,8 @@ def leave_present_folder() -> None:
     And what an empty entry of PYTHONPATH stands for, here and in what this process starts:
     ``PYTHONPATH=$PYTHONPATH:/x`` has one where the variable was unset, and nobody means it.
     """
-    processes = sys.modules.get("multiprocessing.process")
-    if processes is not None and getattr(processes.current_process(), "_inheriting", False):
-        return  # a child that is spawned has its parent's path, experiments' folders included
+    if is_spawned_child():
+        return  # it has its parent's path, experiments' folders included
     named = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     if os.pathsep in os.environ.get("PYTHONPATH", "") and _present() not in named:
         os.environ["PYTHONPATH"] = os.pathsep.join(named)
@@ -39,6 +38,12 @@ def leave_present_folder() -> None:
     del sys.path[0]
     if not _is_found_elsewhere():
         sys.path.append(_present())
+
+
+def is_spawned_child() -> bool:
+    """Returns whether this is a child of `multiprocessing` that imports its parent's program."""
+    processes = sys.modules.get("multiprocessing.process")
+    return bool(processes and getattr(processes.current_process(), "_inheriting", False))
 
 
 def _is_found_elsewhere() -> bool:

@@ -78,10 +78,6 @@ class Registry:
 
         return add
 
-    def replace(self, name: str, cls: type) -> None:
-        """Register a class in the place of another one, if there is one of that name."""
-        self._classes[name] = cls
-
     def get(self, name: object) -> Any:
         """Returns the class of a type name.
 

@@ -21,7 +21,7 @@ from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RANDOM
 from hpcdi.roles.collector.loop import attribute_of
-from hpcdi.store.builder import Segment
+from hpcdi.store.segment import Segment
 from hpcdi.types import (
     ITEM_DTYPE,
     NO_SEED,

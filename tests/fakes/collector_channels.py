@@ -9,8 +9,8 @@ import numpy as np
 
 from hpcdi.comm.messages import BlockReady, PolicyRequest, PolicyUpdate
 from hpcdi.roles.collector.channels import PolicySubscriber
-from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.segment import Segment
 from hpcdi.store.shards import read_shard
 from hpcdi.types import ITEM_DTYPE, RowView
 

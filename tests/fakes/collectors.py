@@ -14,7 +14,7 @@ from hpcdi.comm.messages import CollectProgress, Message
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.policy.base import CollectMode, EvalMode, TrainColumns
 from hpcdi.roles.collector.base_parallel_collector import CollectorTask
-from hpcdi.store.builder import Segment
+from hpcdi.store.segment import Segment
 from hpcdi.types import Array, Columns, Settings
 from hpcdi.utils.nested import column_rows
 from hpcdi.utils.registry import POLICY_REGISTRY

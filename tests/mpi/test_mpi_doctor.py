@@ -17,7 +17,7 @@ from hpcdi.comm import probe
 from hpcdi.comm.probe import reduce_together, start_mpi
 from hpcdi.comm.world import World, gather_and_answer, open_world
 from hpcdi.commands.doctor import examine as examination
-from hpcdi.commands.doctor.checks import FAIL, OK, Finding, ranks_text
+from hpcdi.commands.doctor.checks import FAIL, OK, Finding, named_ranks
 from hpcdi.commands.doctor.examine import Watch, examine
 from hpcdi.commands.doctor.facts import Facts
 from hpcdi.errors import StoreError
@@ -91,7 +91,7 @@ def test_who_does_not_come_is_named_and_then_the_step_is_ended(
     watch.begin("cores", 1.0, is_quiet=comm.rank > 0)
     if comm.rank == last:
         until((shared_path / "ended").exists)
-    gather_and_answer(own, None, len, lambda ranks: watch.wait_for(ranks_text(ranks)))
+    gather_and_answer(own, None, len, lambda ranks: watch.wait_for(named_ranks(ranks)))
     watch.close()
     comm.Barrier()
     assert (shared_path / "ended").read_text() == f"cores rank {last}"

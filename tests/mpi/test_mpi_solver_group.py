@@ -104,13 +104,13 @@ def test_a_process_of_this_node_that_is_gone_has_died_whatever_mpi_knows(
     with Doorbell() as bell, subprocess.Popen(["true"]) as program:
         ringer = Ringer.of(*bell.lines().values())
         group.peers = {
-            7: Peer(7, "here", os.getpid(), ringer),
-            8: Peer(8, "there", 2**22 + 1, None),
+            7: Peer(7, os.getpid(), ringer),
+            8: Peer(8, 2**22 + 1, None),
         }
         group.look_for_deaths()
         assert lost == []
         os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)  # a zombie
-        group.peers[9] = Peer(9, "here", program.pid, ringer)
+        group.peers[9] = Peer(9, program.pid, ringer)
         with monkeypatch.context() as crowded:
             crowded.setattr("hpcdi.utils.processes._stat", Mock(side_effect=OSError(errno.EMFILE)))
             group.look_for_deaths()
@@ -126,7 +126,7 @@ def test_spare_ranks_make_their_pair_without_the_world(monkeypatch: pytest.Monke
     spare = SolverPlace(1000, (OWN,), OWN, OWN)
     groups = [SolverGroup(place, Sizes()) for place in (assign(spare, 3, OWN), SolverPlace(4, ()))]
     assert received(ASSIGN_TAG).kind is Kind.ASSIGN
-    told = [group._go_message(Sizes()).lines["from_group"] for group in groups]
+    told = [group._go_message().lines["from_group"] for group in groups]
     assert told == ["1", "0"]
     for group in groups:
         for receiving in group._hellos.values():

@@ -176,6 +176,20 @@ def test_a_rank_s_own_curves_are_over_iterations_on_rank_0_too(tmp_path: Path) -
     assert [point.step for point in curve] == [7]
 
 
+def test_tensors_that_numpy_has_no_type_for_are_logged(tmp_path: Path) -> None:
+    context = Context(
+        compile_config({"env": {"env_id": "CartPole-v1"}}).config, 1, "learner", tmp_path
+    )
+    curves: list[tuple[str, float]] = []
+    with Callbacks(context, lambda name, value: curves.append((name, value))):
+        context.log("norm", torch.tensor(0.5, dtype=torch.bfloat16))
+        context.log("weights", torch.ones(3, dtype=torch.bfloat16))
+    assert curves == [("callbacks/norm", 0.5)]
+    written = _files_of(RunLayout(tmp_path).tensorboard_dir)
+    (histogram,) = (v.histo for _, events in written for e in events for v in e.summary.value)
+    assert (histogram.num, histogram.sum) == (3, 3)
+
+
 @pytest.mark.parametrize(("over_iterations", "at"), [(False, 500), (True, 7)])
 def test_on_rank_0_points_are_where_the_run_s_curves_are(
     tmp_path: Path, *, over_iterations: bool, at: int

@@ -25,8 +25,8 @@ from hpcdi.config.schema import StorageConfig
 from hpcdi.errors import BufferContractError, CommError, ShardError
 from hpcdi.roles.collector import channels
 from hpcdi.roles.collector.channels import DataPublisher
-from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.segment import Segment
 from hpcdi.store.shards import read_block
 from hpcdi.transport.shared import SharedMemoryTransport
 from hpcdi.types import ITEM_DTYPE, RowView

@@ -24,7 +24,7 @@ from hpcdi.policy.td3 import TD3Policy
 from hpcdi.roles.collector.hindsight import ACHIEVED, DESIRED, Hindsight
 from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.run.given import Pieces, source_of
-from hpcdi.store.builder import Segment
+from hpcdi.store.segment import Segment
 from hpcdi.types import RELABELLED
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")

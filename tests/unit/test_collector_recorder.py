@@ -20,8 +20,8 @@ from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.returns import n_step
 from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.roles.collector.recorder import Recorder
-from hpcdi.store.builder import Segment
 from hpcdi.store.rows import RowStore
+from hpcdi.store.segment import Segment
 from hpcdi.types import Array, Columns, RowView, Settings, Step
 from hpcdi.utils.nested import column_rows
 from hpcdi.worker.dict_policy import TrajectoryRecorder

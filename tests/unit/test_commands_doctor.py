@@ -27,13 +27,13 @@ from hpcdi.commands.doctor.checks import (
     OK,
     WARN,
     Finding,
+    named_ranks,
     over_hosts,
-    ranks_text,
     together,
 )
 from hpcdi.commands.doctor.examine import ResultTable, Watch
 from hpcdi.commands.doctor.facts import Facts, Folder
-from hpcdi.commands.quotas import Quota, quotas_of
+from hpcdi.commands.quotas import Mount, Quota, quotas_of
 from hpcdi.config.load import dump, load
 from hpcdi.errors import LaunchError, ShardError, StoreError
 from hpcdi.run.environment import LaunchEnvironment, is_first
@@ -515,15 +515,15 @@ def prints(text: str, code: int = 0) -> str:
 
 def test_quotas_of_the_folders_own_file_system(programs: Path) -> None:
     program(programs, "quota", prints(QUOTA, code=1))  # 1: one is exceeded
-    assert quotas_of(Path("/"), "ext4", ("/work", "/dev/work")) == (
+    assert quotas_of(Path("/"), Mount("ext4", "/work", "/dev/work")) == (
         Quota("group", "bytes", 5120 * KIB, 20480 * KIB), Quota("group", "files", 190, 200),
     )  # fmt: skip
-    assert quotas_of(Path("/"), "ext4", ("/elsewhere", "/dev/sdb")) == ()
+    assert quotas_of(Path("/"), Mount("ext4", "/elsewhere", "/dev/sdb")) == ()
 
 
 def test_lustre_is_asked_for_the_user_and_the_folders_group(programs: Path, tmp_path: Path) -> None:
     program(programs, "lfs", f'echo "$@" >> {tmp_path}/asked\n' + prints(LFS, code=1))
-    (user, group) = quotas_of(tmp_path, "lustre", ())
+    (user, group) = quotas_of(tmp_path, Mount("lustre", "", ""))
     assert user == group == Quota("user", "bytes", 302048 * KIB, 300000 * KIB)
     assert (tmp_path / "asked").read_text().splitlines() == [
         f"quota -u {os.getuid()} {tmp_path}", f"quota -g {tmp_path.stat().st_gid} {tmp_path}",
@@ -536,12 +536,12 @@ def test_a_quota_command_that_fails_ends_nothing(
 ) -> None:
     monkeypatch.setattr(quotas, "_QUOTA_LIMIT_S", 0.2)
     program(programs, "quota", script)
-    assert quotas_of(Path("/"), "nfs4", ("/",)) == ()
+    assert quotas_of(Path("/"), Mount("nfs4", "/", "")) == ()
 
 
 def test_without_the_command_nothing_is_known(programs: Path) -> None:
     (programs / "quota").unlink(missing_ok=True)
-    assert quotas_of(Path("/"), "lustre", ()) == ()
+    assert quotas_of(Path("/"), Mount("lustre", "", "")) == ()
 
 
 @pytest.mark.parametrize(
@@ -642,8 +642,8 @@ def test_a_check_that_raises_is_a_row() -> None:
     ],
 )
 def test_ranks_for_people(ranks: list[int], text: str) -> None:
-    assert ranks_text(ranks, HOSTS).endswith(text)
-    assert len(ranks_text(ranks, HOSTS)) < 100
+    assert named_ranks(ranks, HOSTS).endswith(text)
+    assert len(named_ranks(ranks, HOSTS)) < 100
 
 
 def test_findings_put_together() -> None:

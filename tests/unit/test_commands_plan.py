@@ -21,7 +21,7 @@ from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.sizes import does_not_fit, memory_of, row_size
 from hpcdi.store.block import Block, row_bytes
-from hpcdi.store.builder import share_frames
+from hpcdi.store.frames import share_frames
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import human_bytes
 

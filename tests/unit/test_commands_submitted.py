@@ -11,6 +11,7 @@ import pytest
 
 from hpcdi.commands import submitted
 from hpcdi.commands.submitted import JobFailedError, exit_code_in, run_here
+from hpcdi.run import job_end
 
 TRAIN = """#!/bin/bash
 # $0 CODES, and words of hpcdi train: ends with the next of the codes; - before it: has not begun
@@ -77,7 +78,7 @@ def test_where_the_job_around_it_was_prolonged_it_starts_again(
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 50))
     for left_s, code in ((3600.0, 0), (40.0, 85)):
-        monkeypatch.setattr(submitted, "asked_end", lambda _variables, now, s=left_s: now + s)
+        monkeypatch.setattr(job_end, "asked_end", lambda _variables, now, s=left_s: now + s)
         (tmp_path / "starts").unlink(missing_ok=True)
         assert run(tmp_path, monkeypatch, 85, 0) == code
 

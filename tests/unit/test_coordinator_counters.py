@@ -34,9 +34,9 @@ from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.roles.coordinator.scheduler import Phase
 from hpcdi.roles.coordinator.snapshots import resume_from
 from hpcdi.run.resume import newest_snapshot
-from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
+from hpcdi.store.segment import Segment
 from hpcdi.types import ITEM_DTYPE
 from hpcdi.worker.coordinator import Coordinator
 

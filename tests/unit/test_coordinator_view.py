@@ -251,8 +251,8 @@ def test_figures_of_a_run_that_did_nothing_are_plain_data() -> None:
     assert json.loads(json.dumps(figures, allow_nan=False)).keys() == figures.keys()
     assert figures["block_latency_p50_s"] is figures["block_latency_p99_s"] is None
     assert figures["ranks"].keys() == {"0"}
-    view.close()
-    view.close()
+    view.close(run.scheduler)
+    view.close(run.scheduler)
 
 
 def test_figures_are_what_was_counted() -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from fakes.replay import make_groups
-from hpcdi.comm.messages import CollectTask, KillFrozen, LearnTask, WorkerReady
+from hpcdi.comm.messages import CloseTask, CollectTask, KillFrozen, LearnTask, WorkerReady
 from hpcdi.errors import EXIT_REQUEUE, CommError, WorkerSilentError
 from hpcdi.roles.context import OWN_END_S
 from hpcdi.roles.coordinator.workers import (
@@ -50,8 +50,9 @@ def learn(workers: Workers, now: float = 0.0) -> None:
 
 
 def closed(workers: Workers, now: float) -> list[str]:
-    """Tasks that are chosen to make room."""
-    return [worker.task.task_id for worker in workers.close_oldest(now) if worker.task]
+    """Tasks that are ordered to end, to make room."""
+    orders = [order.message for order in workers.close_oldest(now)]
+    return [message.task_id for message in orders if isinstance(message, CloseTask)]
 
 
 def late(workers: Workers, now: float) -> list[tuple[int, Notice]]:

@@ -162,7 +162,7 @@ def block_of(number: int, items: list[tuple[int, int, bool]], seed: int = 7) -> 
 def whole(monkeypatch: pytest.MonkeyPatch, *blocks: Block) -> list[int]:
     """Resets of the episodes that are whole."""
     monkeypatch.setattr(data, "_blocks", lambda *_: iter(blocks))
-    monkeypatch.setattr(data, "block_numbers", lambda _: {b.facts["block_id"] for b in blocks})
+    monkeypatch.setattr(data, "_facts_in", lambda _: [block.facts for block in blocks])
     return [e.resets for e in data._episodes_of([Path("x")], "0", None, unfinished=False)]
 
 
@@ -250,7 +250,7 @@ def test_a_damaged_block_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
         block_of(2, [(0, 0, False)]),
         block_of(3, [(0, 0, True)]),
     ]
-    monkeypatch.setattr(data, "block_numbers", lambda _: {1, 2, 3})
+    monkeypatch.setattr(data, "_facts_in", lambda _: [block.facts for block in blocks])
     read = [blocks[0], ShardError("x", "is torn"), blocks[2]]
     monkeypatch.setattr(data, "_blocks", lambda *_: iter(read))
     assert not list(data._episodes_of([Path("x")], "0", None, unfinished=False))

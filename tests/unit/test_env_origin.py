@@ -106,8 +106,9 @@ def test_an_origin_of_others_is_refused() -> None:
         envs.launch()
     with manager(origin={"at": 1.0}) as envs, pytest.raises(EnvError, match="observations are obs"):
         envs.launch()
-    with pytest.raises(ConfigError, match="one for each component"):
-        config(origin={"observation": "far"})
+    for no_number in ("far", [float("nan"), 0.0], [10**400]):
+        with pytest.raises(ConfigError, match="one for each component"):
+            config(origin={"observation": no_number})
     for env_id, kind in (
         ("fakes.far_map:Map", "gymnasium"),
         ("fakes.far_map:MapPair", "pettingzoo"),

@@ -168,7 +168,7 @@ def test_a_mpirun_that_waits_for_nothing_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without a network to its daemons it waits for ever, and SIGHUP does not end it."""
-    for limit in ("_WATCH_S", "_LEAVE_S", "_LAST_S"):
+    for limit in ("_WATCH_S", "LEAVE_S", "_LAST_S"):
         monkeypatch.setattr(local, limit, 0.02)
     if run is not None:
         write_run(tmp_path / "run", host=platform.node(), **run)
@@ -182,7 +182,7 @@ def test_solvers_that_do_not_leave_are_named_when_their_job_is_ended(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that goes on after END keeps mpirun, though all is done."""
-    for limit in ("_WATCH_S", "_LEAVE_S"):
+    for limit in ("_WATCH_S", "LEAVE_S"):
         monkeypatch.setattr(local, limit, 0.02)
     write_run(tmp_path / "run", host=platform.node(), state="done", exit_code=0)
     (tmp_path / "run" / "solvers").mkdir()
@@ -195,7 +195,7 @@ def test_solvers_that_do_not_leave_are_named_when_their_job_is_ended(
 def test_a_run_that_goes_on_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coordinator: subprocess.Popen[str]
 ) -> None:
-    for limit in ("_WATCH_S", "_LEAVE_S"):
+    for limit in ("_WATCH_S", "LEAVE_S"):
         monkeypatch.setattr(local, limit, 0.001)
     write_run(tmp_path / "run", state="running", host=platform.node(), pid=coordinator.pid)
     with Job(["sh", "-c", "sleep 0.3; exit 0"], tmp_path / "run", {}) as job:

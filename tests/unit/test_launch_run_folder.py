@@ -87,6 +87,16 @@ def test_a_second_run_of_the_same_second_gets_a_number(
     assert list(path.iterdir()) == []
 
 
+def test_where_runs_is_a_link_to_nowhere_no_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a cluster that has removed old files from its scratch disk."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").symlink_to(tmp_path / "scratch" / "runs")
+    with pytest.raises(LaunchError, match=r"cannot be made: .*/runs is a link to nowhere"):
+        run_folder.choose("x", None)
+
+
 def test_runs_that_start_together_get_a_folder_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

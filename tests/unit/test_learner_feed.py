@@ -94,7 +94,7 @@ def test_a_torn_block_costs_its_rows_only(world: World) -> None:
 
 
 def test_a_block_that_is_missing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "_READ_ATTEMPTS", 1)
+    monkeypatch.setattr(shards, "PAUSES_S", ())
     order = world.block(world.rows(0, 4), 0)
     path = world.layout.inside(order.shard.path)
     path.unlink()

@@ -16,11 +16,11 @@ from hpcdi.errors import ConfigError
 from hpcdi.policy import memories
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.gtrxl import GTrXL
-from hpcdi.policy.memories import LENGTH, of_sequences
+from hpcdi.policy.memories import of_sequences
 from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.store.block import Block, row_bytes
 from hpcdi.store.builder import BlockBuilder
-from hpcdi.store.rows import transitions
+from hpcdi.store.rows import SEQUENCE_LEN, transitions
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -70,7 +70,7 @@ def test_sequences_and_their_gradient_are_those_of_single_steps(layers: int) -> 
     for whole in (True, False):
         made.zero_grad()
         if whole:
-            out, after = made(features, {**state, LENGTH: torch.tensor(LENGTHS)})
+            out, after = made(features, {**state, SEQUENCE_LEN: torch.tensor(LENGTHS)})
         else:
             out, after = by_steps(made, features, state)
         (out * weights).sum().backward()
@@ -86,7 +86,7 @@ def test_sequences_and_their_gradient_are_those_of_single_steps(layers: int) -> 
 def test_a_step_attends_to_itself_and_to_the_last_ones_of_its_sequence_alone() -> None:
     """Of one layer; where n lie above each other, a step sees n times as many."""
     made = memory(layers=1)
-    state = {**made.initial_state(2), LENGTH: torch.tensor([9, 3])}
+    state = {**made.initial_state(2), SEQUENCE_LEN: torch.tensor([9, 3])}
     features = torch.randn(12, 3).requires_grad_()
     out, _ = made(features, state)
     for row in range(12):
@@ -111,7 +111,7 @@ def test_what_is_held_of_no_step_is_not_attended_to() -> None:
 
 def test_no_sequence_at_all_has_gradients_of_zero() -> None:
     made = memory()
-    state = {**made.initial_state(0), LENGTH: torch.zeros(0, dtype=torch.int64)}
+    state = {**made.initial_state(0), SEQUENCE_LEN: torch.zeros(0, dtype=torch.int64)}
     out, _ = made(torch.zeros(0, 3), state)
     assert out.shape == (0, 8)
     out.sum().backward()

@@ -12,8 +12,8 @@ import hpcdi.worker  # noqa: F401 (it gives policies their methods by dicts)
 from fakes.policies import check_dicts_are_refused
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.impala import v_trace
-from hpcdi.policy.memories import LENGTH
 from hpcdi.policy.returns import gae
+from hpcdi.store.rows import SEQUENCE_LEN
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -169,7 +169,7 @@ def test_parts_of_a_batch_have_its_gradient(memory: str) -> None:
 def test_a_batch_is_cut_into_minibatches_of_sequences() -> None:
     built = policy(epoch_per_collect=2)
     batch = batch_of(built)
-    assert [length for length in batch[LENGTH].tolist() if length] == LENGTHS
+    assert [length for length in batch[SEQUENCE_LEN].tolist() if length] == LENGTHS
     built.learn_mode.forward(batch)
     assert built._updates == 2 * 3
 

@@ -15,11 +15,11 @@ from hpcdi.env.create import make_env_manager
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy import memories
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.memories import LENGTH, Recurrent, chosen, of_sequences
+from hpcdi.policy.memories import Recurrent, chosen, of_sequences
 from hpcdi.policy.minibatches import minibatches
 from hpcdi.roles.collector.loop import PolicyAgent, policy_loop
 from hpcdi.store.block import Block
-from hpcdi.store.rows import transitions
+from hpcdi.store.rows import SEQUENCE_LEN, transitions
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -86,7 +86,7 @@ def test_sequences_and_their_gradient_are_those_of_single_steps(kind: Any) -> No
     for whole in (True, False):
         memory.zero_grad()
         if whole:
-            made, after = memory(features, {**state, LENGTH: torch.tensor(lengths)})
+            made, after = memory(features, {**state, SEQUENCE_LEN: torch.tensor(lengths)})
         else:
             made, after = by_steps(memory, features, lengths, state)
         (made * weights).sum().backward()
@@ -101,7 +101,7 @@ def test_sequences_and_their_gradient_are_those_of_single_steps(kind: Any) -> No
 @KINDS
 def test_no_sequence_at_all_has_gradients_of_zero(kind: Any) -> None:
     memory = Recurrent(3, 5, kind)
-    state = {**memory.initial_state(0), LENGTH: torch.zeros(0, dtype=torch.int64)}
+    state = {**memory.initial_state(0), SEQUENCE_LEN: torch.zeros(0, dtype=torch.int64)}
     made, _ = memory(torch.zeros(0, 3), state)
     assert made.shape == (0, 5)
     made.sum().backward()
@@ -133,7 +133,7 @@ def test_a_learner_finds_the_very_probabilities_that_were_acted_by(
 
 def test_sequences_end_with_their_item_and_are_no_longer_than_asked() -> None:
     built = policy("collect")
-    lengths = built.sequence_columns(np.array([40, 5, 16, 17], np.int32))[LENGTH]
+    lengths = built.sequence_columns(np.array([40, 5, 16, 17], np.int32))[SEQUENCE_LEN]
     assert lengths[lengths > 0].tolist() == [16, 16, 8, 5, 16, 16, 1]
     assert np.flatnonzero(lengths).tolist() == [0, 16, 32, 40, 45, 61, 77]
 
@@ -196,14 +196,16 @@ def test_minibatches_are_of_whole_sequences_and_each_transition_once() -> None:
     lengths = torch.tensor([3, 1, 4, 2, 2])
     rows = torch.arange(12)
     columns = {
-        "advantage": rows.float(), "row": rows, LENGTH: lengths,
+        "advantage": rows.float(), "row": rows, SEQUENCE_LEN: lengths,
         "state/hidden": torch.tensor([0, 3, 4, 8, 10]),
     }  # fmt: skip
     seen: list[int] = []
     for part, joint in minibatches(columns, 5, 1, np.random.default_rng(0)):
-        firsts = part[LENGTH].cumsum(0) - part[LENGTH]
+        firsts = part[SEQUENCE_LEN].cumsum(0) - part[SEQUENCE_LEN]
         assert part["row"][firsts].tolist() == part["state/hidden"].tolist()
-        assert all((own.diff() == 1).all() for own in part["row"].split(part[LENGTH].tolist()))
+        assert all(
+            (own.diff() == 1).all() for own in part["row"].split(part[SEQUENCE_LEN].tolist())
+        )
         assert joint.per_learner == len(part["row"])
         seen += part["row"].tolist()
     assert sorted(seen) == rows.tolist()
@@ -220,13 +222,13 @@ def test_a_batch_in_parts_has_the_same_gradient() -> None:
 
 
 def test_a_batch_out_of_order_is_refused() -> None:
-    columns = {LENGTH: torch.tensor([0, 3, 0]), "state/hidden": torch.zeros(3, 2)}
+    columns = {SEQUENCE_LEN: torch.tensor([0, 3, 0]), "state/hidden": torch.zeros(3, 2)}
     with pytest.raises(PolicyError, match="whole sequences"):
         of_sequences(columns)
     with pytest.raises(PolicyError, match="whole sequences"):
-        of_sequences({**columns, LENGTH: torch.tensor([3, 0])})
-    right = of_sequences({**columns, LENGTH: torch.tensor([2, 0, 1])})
-    assert chosen(right, torch.tensor([1]))[LENGTH].tolist() == [1]
+        of_sequences({**columns, SEQUENCE_LEN: torch.tensor([3, 0])})
+    right = of_sequences({**columns, SEQUENCE_LEN: torch.tensor([2, 0, 1])})
+    assert chosen(right, torch.tensor([1]))[SEQUENCE_LEN].tolist() == [1]
 
 
 def test_errors_name_what_has_no_memory() -> None:
@@ -250,7 +252,7 @@ def test_a_memory_can_begin_by_keeping_for_long(kind: Any) -> None:
         memory = Recurrent(3, 64, kind, span)
         state = {name: torch.zeros(1, 64) for name in memory.initial_state(1)}
         features = torch.randn(31, 3).requires_grad_()
-        made, _ = memory(features, {**state, LENGTH: torch.tensor([31])})
+        made, _ = memory(features, {**state, SEQUENCE_LEN: torch.tensor([31])})
         made[-1].sum().backward()
         assert features.grad is not None
         kept[span] = float(features.grad[0].norm() / features.grad[-1].norm())

@@ -14,12 +14,11 @@ from fakes.policies import check_dicts_are_refused
 from fakes.replay import block
 from hpcdi.errors import ConfigError
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.memories import LENGTH
 from hpcdi.policy.r2d2 import scaled, unscaled
 from hpcdi.policy.sequences import Sequences
 from hpcdi.replay.partition import item_count, item_rows
 from hpcdi.roles.collector.recorder import segment_of
-from hpcdi.store.rows import RowStore, sequence_rows
+from hpcdi.store.rows import SEQUENCE_LEN, RowStore, sequence_rows
 from hpcdi.types import Columns, SequenceRule
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -66,7 +65,7 @@ def columns_of(built: Any, seed: int = 0) -> dict[str, np.ndarray]:
 def sequences(columns: Columns) -> Columns:
     """The sequences among rows of items, as columns [sequences, rows of a sequence, ...]."""
     starts, _ = item_rows(block(7, ITEMS), 0, SequenceRule(STEPS, STRIDE, NSTEP))
-    rows = sequence_rows(starts, columns[LENGTH][starts], STEPS + NSTEP)
+    rows = sequence_rows(starts, columns[SEQUENCE_LEN][starts], STEPS + NSTEP)
     return {name: column[rows] for name, column in columns.items()}
 
 
@@ -87,12 +86,12 @@ def test_a_ring_gathers_the_sequences_that_rank_0_counts() -> None:
     for name, column in plain.items():
         assert column.shape[:2] == (6, STEPS + NSTEP)
         np.testing.assert_array_equal(drawn[name], column)
-    assert plain[LENGTH][:, 0].tolist() == [9, 6, 3, 3, 6, 3]  # with the row behind each item
+    assert plain[SEQUENCE_LEN][:, 0].tolist() == [9, 6, 3, 3, 6, 3]  # with the row behind each item
 
 
 def test_sequences_may_begin_anywhere() -> None:
     """A run that is resumed with another stride learns from what it has."""
-    lengths = columns_of(policy("collect"))[LENGTH].tolist()
+    lengths = columns_of(policy("collect"))[SEQUENCE_LEN].tolist()
     assert lengths == [9, 8, 7, 6, 5, 4, 3, 2, 0, 3, 2, 0, 6, 5, 4, 3, 2, 0]
 
 
@@ -107,7 +106,7 @@ def by_hand(built: Any, batch: dict[str, torch.Tensor]) -> Any:
     """Losses and priorities, sequence by sequence and step by step."""
     learn, found = built._cfg.learn, []
     for number in range(len(batch["action"])):
-        length = min(int(batch[LENGTH][number, 0]), STEPS + NSTEP)
+        length = min(int(batch[SEQUENCE_LEN][number, 0]), STEPS + NSTEP)
         unrolled = []
         for network in (built._model, built._target):
             state = {n[6:]: c[[number], 0] for n, c in batch.items() if n.startswith("state/")}

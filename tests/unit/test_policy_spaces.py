@@ -13,6 +13,7 @@ from torch import Tensor, distributions
 
 from fakes.serial_runs import serial_run, train
 from fakes.spaces import simple_spaces
+from hpcdi.config.algorithms import DQNConfig
 from hpcdi.config.policy import ModelConfig
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.probe import look_at
@@ -360,6 +361,18 @@ def test_a_discrete_observation_of_very_many_values_says_what_to_set() -> None:
     _, (problem,) = with_spaces(get_policy_cls(settings).parse_config(settings), many)
     assert problem.path == "model.type"
     assert "MultiDiscrete" in problem.message
+
+
+def test_who_takes_masks_of_such_actions_is_named() -> None:
+    class Unmasked(DQNConfig):
+        TAKES_MASKS = False
+
+    spaces = simple_spaces((3,), "float32", 2, (), is_masked=True)
+    _, (problem,) = with_spaces(Unmasked(type="mine"), spaces)
+    assert problem.message == (
+        "mine knows no action masks; c51, discrete_cql, discrete_sac, dqn, impala, ppo, qrdqn and "
+        "r2d2 do"
+    )
 
 
 # --------------------------------------------------------------------------------------- whole runs

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpcdi import cli
+from hpcdi.config.fields import replaced
+from hpcdi.config.roles import NaiveCommanderConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import LaunchError
 from hpcdi.run.experiment import load_experiment
@@ -124,6 +126,13 @@ def test_what_cannot_be_measured_is_said() -> None:
     config, spaces = loaded("cartpole_bc")
     with pytest.raises(LaunchError, match="whose data are given is not measured"):
         measure(config, spaces, 0.1)
+
+
+def test_a_commander_without_limits_may_end_before_it_is_measured() -> None:
+    config, spaces = loaded("cartpole_dqn")
+    config = replaced(config, {"policy.other.commander": NaiveCommanderConfig()})
+    with pytest.raises(LaunchError, match="nothing could be measured: 2 collect tasks are done"):
+        measure(config, spaces, 60.0)
 
 
 def test_what_an_iteration_takes_is_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from fakes.store import write_shard
 from hpcdi.errors import BufferContractError
 from hpcdi.store.block import Block, transition_rows
-from hpcdi.store.builder import BlockBuilder, Segment, share_frames
+from hpcdi.store.builder import BlockBuilder
+from hpcdi.store.frames import share_frames
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import RowStore, transitions
+from hpcdi.store.segment import Segment
 from hpcdi.store.shards import read_shard
 from hpcdi.types import ITEM_DTYPE, Array, Columns, RowView
 from hpcdi.utils.nested import concatenate_columns

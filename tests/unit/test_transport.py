@@ -116,6 +116,18 @@ def test_memory_is_lent_until_others_have_followed_and_files_remain(tmp_path: Pa
         learner.fetch(longer)
 
 
+def test_columns_without_bytes_are_lent_too(tmp_path: Path) -> None:
+    collector, learner = (SharedMemoryTransport(RunLayout(tmp_path)) for _ in range(2))
+    columns = {**block_of(1).columns, "nothing": np.zeros((5, 0), np.float32)}
+    block = dataclasses.replace(block_with_facts(block_of(1)), columns=columns)
+    name = collector.lend("a block", columns)
+    assert name is not None
+    fetched = learner.fetch(announcement_of_piece(name, block, 0, block.rows).shard)
+    assert {name: column.shape for name, column in fetched.items()} == {
+        "number": (5,), "obs/x": (5, 2), "nothing": (5, 0),
+    }  # fmt: skip
+
+
 def test_rows_that_are_asked_for_come_as_they_were_lent(tmp_path: Path) -> None:
     collector, learner = (MpiTransport(RunLayout(tmp_path)) for _ in range(2))
     refs = []

@@ -221,6 +221,13 @@ def test_a_guest_that_never_was_ready_is_forgotten(ends: Ends) -> None:
     assert not list(ends.layout.guests_dir.glob("*rank*"))
 
 
+@pytest.mark.parametrize("name", ["rank²", "rank", "ranks", "rank7"])
+def test_a_folder_that_is_no_guests_is_passed_over(ends: Ends, name: str) -> None:
+    (ends.layout.guests_dir / name).mkdir()
+    ends.guest.send(0, READY)
+    assert ends.at_host() == [(GUEST, READY)]
+
+
 def test_a_guest_that_ends_is_waited_for_no_longer_than_it_lives(ends: Ends) -> None:
     ends.guest.send(0, READY)
     ends.host._timeout_s = 1e3

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hpcdi.utils.metrics import (
     CountVar,
-    Curves,
     Distribution,
+    PartCurves,
     Rate,
     ScalarMonitor,
     human_bytes,
@@ -104,7 +104,7 @@ class Writer:
 
 def test_numbers_are_drawn_over_both_axes_until_the_curves_are_closed() -> None:
     writer = Writer()
-    curves = Curves(writer, "collector")
+    curves = PartCurves(writer, "collector")
     curves.add({"reward_mean": 1.5, "note": "no number", "count": 2}, 3, 40)
     assert writer.points == [
         ("collector_iter/reward_mean", 1.5, 3), ("collector_step/reward_mean", 1.5, 40),
@@ -118,7 +118,7 @@ def test_numbers_are_drawn_over_both_axes_until_the_curves_are_closed() -> None:
 
 
 def test_curves_without_a_writer_are_not_drawn() -> None:
-    curves = Curves(None, "collector")
+    curves = PartCurves(None, "collector")
     curves.add({"reward_mean": 1.5}, 3, 40)
     curves.close()
     assert curves.writer is None

@@ -286,7 +286,7 @@ def check_groups(groups: Sequence[Sequence[GroupSpeed]], backend: str) -> Iterat
         return
     for group in distinct.values():
         speed = f"formed in {group.form_s:.2f} s, 4 MB all-reduced in {group.reduce_s * 1e3:.1f} ms"
-        yield Finding(OK, f"{ranks_text(group.ranks)}: {speed}")
+        yield Finding(OK, f"{named_ranks(group.ranks)}: {speed}")
     slowest_s = max(group.import_s for of_rank in groups for group in of_rank)
     yield Finding(OK, f"torch was imported in {slowest_s:.1f} s")
     if max(group.form_s for group in distinct.values()) > _SLOW_GROUP_S:
@@ -410,7 +410,7 @@ def _check_host_cores(facts: Mapping[int, Facts]) -> Finding:
     free = usable - len(taken)
     for ranks in _overlapping(facts):
         shared = {core for rank in ranks for core in facts[rank].cores}
-        crowd = f"{ranks_text(ranks)} share {counted(len(shared), 'core')}"
+        crowd = f"{named_ranks(ranks)} share {counted(len(shared), 'core')}"
         if len(ranks) > len(shared) and free > 0:
             advice = (
                 "bind them apart: srun --cpu-bind=cores --cpus-per-task=N, or mpirun --bind-to "
@@ -585,11 +585,11 @@ def over_hosts(parts: Mapping[str, Finding]) -> Finding:
 
 
 def ranks_on(ranks: Sequence[int], facts: Sequence[Facts]) -> str:
-    """Returns ranks with their hosts, see `ranks_text`."""
-    return ranks_text(ranks, [one.host for one in facts])
+    """Returns ranks with their hosts, see `named_ranks`."""
+    return named_ranks(ranks, [one.host for one in facts])
 
 
-def ranks_text(ranks: Sequence[int], hosts: Sequence[str] = ()) -> str:
+def named_ranks(ranks: Sequence[int], hosts: Sequence[str] = ()) -> str:
     """Returns ranks for people: "rank 3 (node2)", "ranks 0-3, 8 (node1, node4)".
 
     Args:

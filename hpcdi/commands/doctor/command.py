@@ -16,8 +16,15 @@ from typing import Any
 
 from hpcdi.commands.options import make_parser, print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
-from hpcdi.run.environment import LaunchEnvironment, detect, if_inherited, is_first, limit_threads
-from hpcdi.run.local import is_outside_allocation, mpi_folders, mpirun_command, rank_environment
+from hpcdi.run.environment import (
+    LaunchEnvironment,
+    detect,
+    if_inherited,
+    is_first,
+    is_outside_allocation,
+    limit_threads,
+)
+from hpcdi.run.local import mpi_folders, mpirun_command, rank_environment
 from hpcdi.utils.host import count_in
 from hpcdi.utils.python import python_command
 

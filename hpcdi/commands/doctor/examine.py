@@ -20,7 +20,7 @@ from hpcdi.comm.failure import abort_job
 from hpcdi.comm.probe import GroupSpeed
 from hpcdi.comm.world import World, gather_and_answer
 from hpcdi.commands.doctor import checks, facts
-from hpcdi.commands.doctor.checks import ranks_by, ranks_text
+from hpcdi.commands.doctor.checks import named_ranks, ranks_by
 from hpcdi.commands.doctor.facts import Facts
 from hpcdi.commands.findings import FAIL, Finding, ResultTable, together
 from hpcdi.errors import EXIT_FAILED
@@ -90,7 +90,7 @@ def examine(
         """Gather all facts on rank 0, which reports missing ranks; returns its answer on all."""
         watch.begin(name, _GATHER_LIMIT_S, is_quiet=not is_first)
         return gather_and_answer(
-            comm, rank_facts, answer, lambda ranks: watch.wait_for(ranks_text(ranks, hosts))
+            comm, rank_facts, answer, lambda ranks: watch.wait_for(named_ranks(ranks, hosts))
         )
 
     def meet(of_ranks: list[Facts]) -> tuple[list[str], list[int], Path | None]:

@@ -253,19 +253,19 @@ def folder(path: Path, scratch: Path) -> dict[str, Folder]:
         scratch.mkdir()
     except OSError as error:
         raise StoreError(path, f"cannot be written: {error.strerror}") from error
-    kind, mount, device = mount_of(path, Path("/proc/mounts").read_text())
+    mount = mount_of(path)
     umask = os.umask(0o077)
     os.umask(umask)
     space = os.statvfs(path)
     return {
         "folder": Folder(
             str(path),
-            kind,
-            mount,
+            mount.kind,
+            mount.point,
             umask,
             path.stat().st_mode,
             probe.lock_error(scratch),
-            quotas_of(path, kind, (mount, device)),
+            quotas_of(path, mount),
             space.f_bavail * space.f_frsize,
             space.f_blocks * space.f_frsize,
             space.f_favail,

@@ -33,7 +33,7 @@ from typing import Any, Protocol
 from hpcdi.comm.doorbell import Doorbell
 from hpcdi.comm.solver_protocol import Kind, Sizes, SolverLost, SolverMessage, SolverPlace
 from hpcdi.config.mpi_env import MpiEnvConfig
-from hpcdi.env.arguments import ENV_FOLDER, make_numbered, numbered, variables_set
+from hpcdi.env.arguments import ENV_FOLDER, make_numbered, numbered
 from hpcdi.env.base import EnvFacts
 from hpcdi.env.contract import Space, numbers_in, results_of
 from hpcdi.env.mpi.environment import NO_RANKS, facts_of
@@ -43,6 +43,7 @@ from hpcdi.env.mpi.vectors import put_vector, sizes_of, unrounded, vector_of
 from hpcdi.errors import ConfigError, LaunchError, Problem
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.registry import raised
+from hpcdi.utils.variables import variables_set
 
 _FLUSH_S, _LOOK_S = 2.0, 1e-3
 """For the last messages to leave: where ranks may die, nobody calls MPI_Finalize."""

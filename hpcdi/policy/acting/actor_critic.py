@@ -14,7 +14,6 @@ from hpcdi.policy.acting.network import ActorCritic
 from hpcdi.policy.acting.sampling import ActionSampler
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.returns import NEXT_OBSERVATION, gae
-from hpcdi.policy.spaces import action_leaves
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 
 _ACTIONS = 1  # stream of random numbers
@@ -52,8 +51,7 @@ class ActorCriticActing(ActingPolicy):
     @functools.cached_property
     def distribution(self) -> ActionSampler:
         """Samples actions by the network's output."""
-        model = self._cfg.model
-        return ActionSampler(action_leaves(model), scales=model.scale_actions)
+        return ActionSampler.of(self._cfg.model)
 
 
 class PPOActing(ActorCriticActing):

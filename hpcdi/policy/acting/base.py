@@ -12,12 +12,10 @@ from hpcdi.config.policy import ReplayPolicyConfig, TorchPolicyConfig
 from hpcdi.policy.acting.network import Normalizer, Parameters
 from hpcdi.policy.base import CollectMode, ColumnarActor, EvalMode, Policy, TrainColumns
 from hpcdi.policy.returns import n_step_columns
+from hpcdi.store.rows import SEQUENCE_LEN
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 from hpcdi.utils.nested import under
 
-SEQUENCE_LEN = "sequence_len"
-"""Stored column: transitions of the sequence that begins in a row, 0 within one; for a replay
-buffer, whose sequences may begin anywhere, see `SequenceRule`."""
 _MOST = np.iinfo(np.uint16).max
 DISCOUNTED = "discounted_return"
 """Stored: each environment's running discounted return, float32."""

@@ -1,4 +1,4 @@
-"""Acting by values of actions: DQN, C51 and QR-DQN."""
+"""Acting by values of actions: DQN, C51, QR-DQN, R2D2 and CQL of discrete ones."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from hpcdi.config.algorithms import BCConfig
 from hpcdi.policy.acting.base import ActingPolicy, DensePolicy, Network
 from hpcdi.policy.acting.network import Linear
 from hpcdi.policy.acting.sampling import ActionSampler
-from hpcdi.policy.spaces import action_leaves
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 
 _ACTIONS = 1  # stream of random numbers
@@ -40,8 +39,7 @@ class BCActing(ActingPolicy):
     @functools.cached_property
     def distribution(self) -> ActionSampler:
         """Samples actions by the network's output."""
-        model = self._cfg.model
-        return ActionSampler(action_leaves(model), scales=model.scale_actions)
+        return ActionSampler.of(self._cfg.model)
 
 
 class DenseBC(BCActing, DensePolicy):

@@ -12,13 +12,20 @@ from typing import Any
 import numpy as np
 
 from hpcdi.config.policy import ModelConfig, TorchPolicyConfig
-from hpcdi.policy.spaces import image_axes, is_normalised, obs_leaves, without
+from hpcdi.policy.spaces import (
+    image_axes,
+    is_normalised,
+    obs_leaves,
+    one_hot_places,
+    scale_of,
+    without,
+)
 from hpcdi.types import Array, Columns, Leaf
 
 Parameters = Mapping[str, Array]
 
 _LAYER_NORM_EPSILON = 1e-5
-_VARIANCE_EPSILON = 1e-8
+VARIANCE_EPSILON = 1e-8
 _ZEROS = np.zeros(1 << 16, np.float32)
 
 
@@ -122,12 +129,9 @@ class Encoder:
 
 def _vector_of(leaf: Leaf) -> Callable[[Array], Array]:
     """Returns what makes a vector of an array: `Vector` or `OneHot`."""
-    is_binary = not leaf.starts and set(leaf.counts) == {2}
-    size = math.prod(leaf.shape)
-    if leaf.counts and not is_binary:
-        counts = np.array(leaf.counts)
-        places = counts.cumsum() - counts - np.array(leaf.starts or [0] * len(counts))
-        total = int(counts.sum())
+    places, scale, size = one_hot_places(leaf), scale_of(leaf), math.prod(leaf.shape)
+    if places is not None:
+        total = sum(leaf.counts)
 
         def one_hot(values: Array) -> Array:
             numbers = values.reshape(len(values), -1).astype(np.int64) + places
@@ -136,13 +140,10 @@ def _vector_of(leaf: Leaf) -> Callable[[Array], Array]:
             return vectors
 
         return one_hot
-    scale = None
-    if leaf.dtype == "uint8" and not leaf.counts:
-        scale = np.float32(max(leaf.high, default=255.0) or 1.0)
 
     def vector(values: Array) -> Array:
         numbers = values.reshape(len(values), size).astype(np.float32, copy=False)
-        return numbers if scale is None else numbers / scale
+        return numbers if scale is None else numbers / np.float32(scale)
 
     return vector
 
@@ -167,14 +168,14 @@ def _layer_norm(x: Array, weight: Array, bias: Array) -> Array:
 class Linear:
     """A head with as many outputs as an action has components: `LinearHead`."""
 
-    def __init__(self, model: ModelConfig, name: str = "output") -> None:
-        self._encoder, self._name = Encoder(model, "encoder"), name
+    def __init__(self, model: ModelConfig) -> None:
+        self._encoder = Encoder(model, "encoder")
         self._layer: tuple[Array, ...] = ()
 
     def load(self, parameters: Parameters) -> None:
         """Take parameters; they are copied."""
         self._encoder.load(parameters)
-        self._layer = linear_of(parameters, self._name)
+        self._layer = linear_of(parameters, "output")
 
     def __call__(self, observation: Columns) -> tuple[Array, ...]:
         """The outputs float32 [rows, components]."""
@@ -309,4 +310,4 @@ def _deviation(parameters: Parameters, name: str) -> Any:
     count, m2 = parameters[f"{name}.count"], parameters[f"{name}.m2"]
     if count <= 0:
         return np.ones_like(m2)
-    return np.sqrt(m2 / max(float(count), 1.0) + _VARIANCE_EPSILON)
+    return np.sqrt(m2 / max(float(count), 1.0) + VARIANCE_EPSILON)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from hpcdi.policy.spaces import NO_BOUND, bounds_of, rounded
+from hpcdi.config.algorithms import ActorCriticModelConfig
+from hpcdi.policy.spaces import NO_BOUND, action_leaves, bounds_of, rounded
 from hpcdi.types import Array, Columns, Leaf
 
 LOG_2_PI = math.log(2 * math.pi)
@@ -61,6 +62,11 @@ class ActionSampler:
         is_own = np.arange(place.shape[1]) < np.array(self.counts, np.int64)[:, None]
         self._place: Array = np.where(is_own, place, self.logits).astype(np.int64)
 
+    @classmethod
+    def of(cls, model: ActorCriticModelConfig) -> Self:
+        """That of the actions that a network's settings describe."""
+        return cls(action_leaves(model), scales=model.scale_actions)
+
     # ----------------------------------------------------------------------------------- acting
 
     def sample(
@@ -86,10 +92,8 @@ class ActionSampler:
         chosen = np.zeros((len(outputs), 0), np.int64)
         log_prob = np.zeros(len(outputs), np.float32)
         if self.counts:
-            logits = np.full((len(outputs), self.logits + 1), ILLEGAL, np.float32)
-            logits[:, :-1] = masked(outputs[:, : self.logits], legal)
             components, most = self._place.shape
-            one = sample_discrete(logits[:, self._place].reshape(-1, most), rng)
+            one = sample_discrete(self._by_component(outputs, legal).reshape(-1, most), rng)
             chosen = one["action"].reshape(-1, components)
             log_prob = one["log_prob"].reshape(-1, components).sum(axis=1)
         raw = np.zeros((len(outputs), 0), np.float32)
@@ -99,12 +103,18 @@ class ActionSampler:
             log_prob = log_prob + drawn["log_prob"]
             if self._only is not None:
                 drawn["raw_action"] = raw.reshape(len(raw), *self._only.shape)
-        box = raw if self._scale is None else self._scale[0] + self._scale[1] * raw
-        actions = self._actions(chosen, box if self.bounds is None else np.clip(box, *self.bounds))
-        return {**drawn, **actions, "log_prob": log_prob}
+        return {**drawn, **self._actions(chosen, raw), "log_prob": log_prob}
 
-    def _actions(self, chosen: Array, box: Array) -> Columns:
-        """Actions [envs, ...] of their discrete [envs, components] and Box [envs, means] parts."""
+    def _by_component(self, outputs: Array, legal: Array | None) -> Array:
+        """Logits of each discrete component's values, [rows, components, most values]."""
+        logits = np.full((len(outputs), self.logits + 1), ILLEGAL, np.float32)
+        logits[:, :-1] = masked(outputs[:, : self.logits], legal)
+        return logits[:, self._place]
+
+    def _actions(self, chosen: Array, raw: Array) -> Columns:
+        """Actions [rows, ...] of their discrete [rows, components] and Box [rows, means] parts."""
+        box = raw if self._scale is None else self._scale[0] + self._scale[1] * raw
+        box = box if self.bounds is None else np.clip(box, *self.bounds)
         actions = {}
         for leaf, part in parts_of(self.leaves, chosen, box):
             action = part.reshape(len(part), *leaf.shape)
@@ -118,12 +128,8 @@ class ActionSampler:
             return {"action": masked(outputs, legal).argmax(axis=1)}
         chosen = np.zeros((len(outputs), 0), np.int64)
         if self.counts:
-            logits = np.full((len(outputs), self.logits + 1), ILLEGAL, np.float32)
-            logits[:, :-1] = masked(outputs[:, : self.logits], legal)
-            chosen = logits[:, self._place].argmax(axis=2)
-        box = outputs[:, self.logits :]
-        box = box if self._scale is None else self._scale[0] + self._scale[1] * box
-        return self._actions(chosen, box if self.bounds is None else np.clip(box, *self.bounds))
+            chosen = self._by_component(outputs, legal).argmax(axis=2)
+        return self._actions(chosen, outputs[:, self.logits :])
 
 
 def masked(logits: Array, legal: Array | None) -> Array:

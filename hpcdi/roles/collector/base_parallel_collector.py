@@ -36,8 +36,8 @@ from hpcdi.roles.collector.loop import Loop, attribute_of, policy_loop
 from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.roles.context import MakePolicy
 from hpcdi.roles.fault import FAULTS, hang_environment
-from hpcdi.store.builder import Segment
 from hpcdi.store.policies import PolicyImage
+from hpcdi.store.segment import Segment
 from hpcdi.types import MAIN, Array, Columns, Episodes, Lockstep, Settings, Step
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.growth import Memory
@@ -478,10 +478,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._opponents: dict[str, tuple[Any, Actor, int]] = {}
 
         def make(image: PolicyImage) -> Actor:
-            policy = self._make_policy(
-                self._task_cfg["policy"], [mode], seed=policy_seed.spawn(1)[0]
-            )
-            frozen = getattr(policy, f"{mode}_mode")
+            frozen = self._acting_mode(mode, policy_seed)
             frozen.load_state_dict({"model": image.state_dict(as_arrays=takes_arrays(frozen))})
             return actor_of(frozen)
 
@@ -503,11 +500,15 @@ class ZerglingParallelCollector(BaseParallelCollector):
             in_turn if self.evaluates else None,
         )
 
+    def _acting_mode(self, mode: str, seed: np.random.SeedSequence) -> Any:
+        """Returns the mode of a new policy, with seeds of its own, by which an opponent acts."""
+        policy = self._make_policy(self._task_cfg["policy"], [mode], seed=seed.spawn(1)[0])
+        return getattr(policy, f"{mode}_mode")
+
     def _live(self, mode: str, seed: np.random.SeedSequence, name: str) -> Actor:
         """Returns what acts for another player that learns, by its newest policy here."""
         if name not in self._opponents:
-            policy = self._make_policy(self._task_cfg["policy"], [mode], seed=seed.spawn(1)[0])
-            acting = getattr(policy, f"{mode}_mode")
+            acting = self._acting_mode(mode, seed)
             self._opponents[name] = (acting, actor_of(acting), -1)
         acting, actor, version = self._opponents[name]
         if self.port is not None:

@@ -13,10 +13,11 @@ from hpcdi.comm.messages import BlockReady, BlockStored, PolicyRequest, PolicyUp
 from hpcdi.config.schema import ExperimentConfig, blocks_are_stored, learners_of
 from hpcdi.errors import CommError
 from hpcdi.store.block import Block, block_rows
-from hpcdi.store.builder import BlockBuilder, Segment
+from hpcdi.store.builder import BlockBuilder
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
+from hpcdi.store.segment import Segment
 from hpcdi.transport import open_transport
 from hpcdi.transport.base import Transport, announcement, announcement_of_piece
 from hpcdi.types import BLOCK_ID_BITS, MAIN, RESTART_NUMBERS, ShardRef, block_number
@@ -128,9 +129,7 @@ class DataPublisher(Closing):
 
     def seal(self) -> None:
         """Publish the present player's open block as it is."""
-        block = self._builder.seal()
-        if block is not None:
-            self._submit(block)
+        self._seal(self._builder)
 
     def rest(self) -> None:
         """The collector waits for learners: they get its open block, and soon hear of the next."""
@@ -146,18 +145,17 @@ class DataPublisher(Closing):
 
     def store(self) -> None:
         """Publish everything, and wait until it is on disk."""
-        self._seal_all()
+        self._seal(*self._builders.values())
         self._writer.flush()
 
     def close(self) -> None:
         """Publish everything. Idempotent."""
-        self._seal_all()
+        self._seal(*self._builders.values())
         self._writer.close()
 
-    def _seal_all(self) -> None:
-        for builder in self._builders.values():
-            block = builder.seal()
-            if block is not None:
+    def _seal(self, *builders: BlockBuilder) -> None:
+        for builder in builders:
+            if (block := builder.seal()) is not None:
                 self._submit(block)
 
     @property

@@ -16,7 +16,7 @@ from hpcdi.errors import EnvError
 from hpcdi.policy.base import Actor, ColumnarActor
 from hpcdi.roles.collector.hindsight import Hindsight
 from hpcdi.roles.collector.recorder import Recorder, StepRecorder
-from hpcdi.store.builder import Segment
+from hpcdi.store.segment import Segment
 from hpcdi.types import Array, Columns, Episodes, Games, Settings, Step
 from hpcdi.utils.nested import column_objection, under
 from hpcdi.utils.truths import all_of, any_of

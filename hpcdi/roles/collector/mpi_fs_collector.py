@@ -41,10 +41,10 @@ from hpcdi.roles.collector.relay import PolicyRelay
 from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext, task_seed
 from hpcdi.roles.fault import FAULTS, tear
 from hpcdi.roles.message_side import MessageSide
-from hpcdi.store.builder import Segment
 from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoint
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.policies import PolicyImage, publish_policy
+from hpcdi.store.segment import Segment
 from hpcdi.types import MAIN, RELABELLED, Array
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import LOGGER
@@ -116,7 +116,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             every_s = 0.0
         self._policies = {
             group: PolicySubscriber(
-                lambda rank, request: self.pump.send(rank, request),
+                self.pump.send,
                 learners,
                 every_s,
                 relay=place.relay,
@@ -125,7 +125,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             for group, learners in place.groups.items()
         }
         self._relays = {
-            group: PolicyRelay(policies, lambda rank, update: self.pump.send(rank, update), group)
+            group: PolicyRelay(policies, self.pump.send, group)
             for group, policies in self._policies.items()
         }
         self._data = DataPublisher(

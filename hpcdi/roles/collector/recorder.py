@@ -17,7 +17,7 @@ from hpcdi.env.base import Envs
 from hpcdi.errors import BufferContractError
 from hpcdi.policy.base import ColumnarActor
 from hpcdi.roles.collector.hindsight import Hindsight, Items
-from hpcdi.store.builder import Gather, Segment
+from hpcdi.store.segment import Gather, Segment
 from hpcdi.types import (
     ITEM_DTYPE,
     NO_SEED,

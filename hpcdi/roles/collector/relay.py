@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
 from hpcdi.roles.collector.channels import PolicySubscriber
-from hpcdi.store.policies import PolicyImage
 
 
 class PolicyRelay:
@@ -46,13 +45,10 @@ class PolicyRelay:
         if image is not None:
             for rank in [rank for rank, have in self._waiting.items() if have < image.version]:
                 del self._waiting[rank]
-                self._answer(rank, image)
+                self._send(rank, PolicyUpdate.of(image.version, image.data, self._player))
         if self._waiting:
             self._subscriber.ask_when_due()
 
     def forget(self, rank: int) -> None:
         """A collector has died."""
         self._waiting.pop(rank, None)
-
-    def _answer(self, rank: int, image: PolicyImage) -> None:
-        self._send(rank, PolicyUpdate.of(image.version, image.data, self._player))

@@ -8,7 +8,7 @@ judge time, what stands first explains what stands behind it, and one line is en
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from statistics import median
 from typing import Protocol
@@ -201,13 +201,17 @@ class RunSeen:
 
 def advice_on(seen: RunSeen) -> dict[str, str]:
     """Returns what holds a run back, by kind; nothing of a healthy one."""
-    said = {rule.__name__.strip("_"): rule(seen) for rule in (*_OF_SETTINGS, *_OF_LEARNING)}
+    said = _said_by((*_OF_SETTINGS, *_OF_LEARNING), seen)
     is_ordinary = not (seen.takes_turns or seen.config.data)  # offline nobody waits for others
     if seen.has_learnt and seen.used.elapsed_s >= LEAST_S and is_ordinary:
-        of_time = {rule.__name__.strip("_"): rule(seen) for rule in _OF_TIME}
-        kind = next(filter(of_time.get, of_time), "")
-        said[kind] = of_time.get(kind, "")
-    return {kind: line for kind, line in said.items() if line}
+        said += _said_by(_OF_TIME, seen)[:1]
+    return dict(said)
+
+
+def _said_by(rules: Iterable[_Rule], seen: RunSeen) -> list[tuple[str, str]]:
+    """Returns kind and line of each rule that has something to say."""
+    lines = ((rule.__name__.strip("_"), rule(seen)) for rule in rules)
+    return [(kind, line) for kind, line in lines if line]
 
 
 # ------------------------------------------------------------------------------- of the settings
@@ -215,7 +219,7 @@ def advice_on(seen: RunSeen) -> dict[str, str]:
 
 def _exploration_ends_early(seen: RunSeen) -> str:
     policy = seen.config.policy
-    eps = getattr(getattr(policy, "other", None), "eps", None)
+    eps = getattr(policy.other, "eps", None)
     if not isinstance(policy, ReplayPolicyConfig) or not isinstance(eps, EpsConfig):
         return ""
     begins = policy.warm_up

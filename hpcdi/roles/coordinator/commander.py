@@ -67,6 +67,8 @@ class Commander:
         groups: see above.
         league: who plays whom; None: they play alone.
         curriculum: what the environments are played with.
+        collector_task_space: collect and evaluation tasks that may be under way; None: one a
+            collector.
     """
 
     def __init__(self, config: ExperimentConfig, groups: Groups) -> None:
@@ -83,7 +85,7 @@ class Commander:
         self._tasks: dict[str, CollectTask] = {}
         self._under_way = Counter[str]()  # collect tasks of these by player
         self._evaluating = 0  # evaluations of these
-        self._space: int | None = settings.collector_task_space
+        self.collector_task_space: int | None = settings.collector_task_space
         self._is_last_begun = False
 
     # -------------------------------------------------------------------------------------- tasks
@@ -102,7 +104,8 @@ class Commander:
         None: no more tasks may be under way, or nobody learns, or a limit is reached already, as
         where a run that has ended is resumed: it ends as soon as its learners report.
         """
-        if self._space is not None and len(self._tasks) >= self._space:
+        space = self.collector_task_space
+        if space is not None and len(self._tasks) >= space:
             return None
         evaluation = self.evaluation_task(now)
         learning = [g for g in self.groups if g.is_learning and not g.replay.is_offline]
@@ -252,17 +255,6 @@ class Commander:
         """Take the changed counters of a group."""
         if self.league is not None:
             self.league.count_steps(group.name, group.env_steps, group.train_iter)
-
-    # --------------------------------------------------------------------------- space for tasks
-
-    @property
-    def collector_task_space(self) -> int | None:
-        """Number of collect and evaluation tasks that may be under way; None: one a collector."""
-        return self._space
-
-    @collector_task_space.setter
-    def collector_task_space(self, space: int | None) -> None:
-        self._space = space
 
     # -------------------------------------------------------------------------------------- state
 

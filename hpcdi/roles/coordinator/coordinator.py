@@ -366,17 +366,10 @@ class Coordinator(Closing):
         for order in decided:
             self._send(order)
 
-    def _tend_files(self, needed: Iterable[str] = (), freed: Iterable[str] = ()) -> None:
-        """Finish snapshots, and remove shards that nobody needs.
-
-        Args:
-            needed: blocks that others need since the last call.
-            freed: blocks that others do not need any more.
-        """
+    def _tend_files(self) -> None:
+        """Finish snapshots, and remove shards that nobody needs."""
         if self._keeper is None:
             return
-        self._keeper.need(needed)
-        self._keeper.drop(freed)
         for group in self._scheduler.groups:
             self._keeper.drop(group.replay.take_freed())
         for result in self._keeper.complete(self._scheduler.snapshots.take_complete()):

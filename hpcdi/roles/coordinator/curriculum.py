@@ -52,6 +52,16 @@ class Stage:
         if self._course.metric == EVALUATION:
             self._new = [mean]
 
+    def choose(self, value: Value) -> None:
+        """Take a value from now on.
+
+        Raises:
+            KeyError: a callback does not choose it. ValueError: it is none of the values.
+        """
+        if self._course.metric != CALLBACK:
+            raise KeyError(self._course.name)
+        self.number = self._course.values.index(value)
+
     def look(self) -> bool:
         """Go on to the next value where its condition is met; returns whether it did.
 
@@ -131,17 +141,8 @@ class Curriculum:
             stage.evaluated(mean)
 
     def choose(self, name: str, value: Value) -> None:
-        """Take one of the values of a schedule from now on.
-
-        Raises:
-            KeyError: a callback does not choose it. ValueError: it is none of the values.
-        """
-        course = (
-            next(one for one in self._courses if one.name == name) if name in self._stages else None
-        )
-        if course is None or course.metric != CALLBACK:
-            raise KeyError(name)
-        self._stages[name].number = course.values.index(value)
+        """Take one of the values of a schedule from now on; see `Stage.choose`."""
+        self._stages[name].choose(value)
 
     def values(self, env_steps: int) -> dict[str, tuple[Value, float]]:
         """Returns the value of each name after so many steps of the run's environments."""

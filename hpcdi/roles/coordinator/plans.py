@@ -24,11 +24,11 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpcdi.comm.messages import BlockReady, BlockStored, CloseTask, CollectTask
+from hpcdi.comm.messages import BlockReady, BlockStored, CollectTask
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.replay.partition import Partition
 from hpcdi.roles.coordinator.groups import Group
-from hpcdi.roles.coordinator.workers import Order, Worker
+from hpcdi.roles.coordinator.workers import Order
 from hpcdi.types import Lockstep
 
 if TYPE_CHECKING:
@@ -101,10 +101,10 @@ class FreePlan:
                 break
             orders += run.give(task, now)
         if run.collectors_wanted is not None:
-            orders += close_orders(run.workers.close_surplus(run.collectors["working"] or 0, now))
-        if run.commander.evaluation_is_due(now):  # all collectors are busy: one makes room
-            orders += close_orders(run.workers.close_oldest(now))
-        return orders + close_orders(run.workers.close_uneven(now))
+            orders += workers.close_surplus(run.collectors["working"] or 0, now)
+        if commander.evaluation_is_due(now):  # all collectors are busy: one makes room
+            orders += workers.close_oldest(now)
+        return orders + workers.close_uneven(now)
 
     def learn(self, run: Scheduler, now: float) -> list[Order]:  # noqa: ARG002
         """Send the batches that can be drawn, for each group separately."""
@@ -331,11 +331,6 @@ def _is_held_back(part: Partition) -> bool:
     """Returns whether blocks wait until more is drawn: `push_sample_rate_limit.max`."""
     backlog = part.backlog
     return bool(backlog.rows and not backlog.must_read and part.buffer.why_not_push(1))
-
-
-def close_orders(workers: Iterable[Worker]) -> list[Order]:
-    """Returns orders for workers to end their tasks."""
-    return [Order(w.rank, CloseTask(w.task.task_id)) for w in workers if w.task is not None]
 
 
 def create_plan(config: ExperimentConfig, *, in_turns: bool = False) -> Plan:

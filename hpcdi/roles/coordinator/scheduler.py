@@ -57,7 +57,7 @@ from hpcdi.league.league import League
 from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.groups import Group
-from hpcdi.roles.coordinator.plans import FreePlan, Plan, close_orders
+from hpcdi.roles.coordinator.plans import FreePlan, Plan
 from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock
 from hpcdi.roles.coordinator.workers import (
     ComesBack,
@@ -338,7 +338,7 @@ class Scheduler:
     def end_at_limit(self, now: float) -> list[Order]:
         """End the run if it has reached a limit."""
         reason = self.commander.limit_reached()
-        return self._end(Outcome("done", reason, 0), now) if reason else []
+        return self._end(Outcome("done", reason, EXIT_DONE), now) if reason else []
 
     def _end(self, outcome: Outcome, now: float) -> list[Order]:
         """End the run, after a last evaluation if anything was learnt since the one before.
@@ -362,7 +362,7 @@ class Scheduler:
 
         It waits until all batches under way are learnt from: that makes the newest policy.
         """
-        orders = close_orders(self.workers.close_surplus(0, now))
+        orders = self.workers.close_surplus(0, now)
         if self.groups.main.is_busy:
             return orders
         is_due = self.workers.has_free_collector and self.commander.evaluation_is_due(now)
@@ -374,7 +374,7 @@ class Scheduler:
 
     def _stop_workers(self, outcome: Outcome, now: float) -> list[Order]:
         if not self.is_on:
-            return []
+            return self._finish_if_empty()
         self.phase, self.outcome = Phase.STOPPING, outcome
         grace_s = FAILURE_GRACE_S if outcome.failure else self.workers.timeouts.stop_s
         self._deadline = now + grace_s
@@ -388,7 +388,7 @@ class Scheduler:
         worker.has_ended, worker.report = True, message.report
         reason = f"rank {worker.rank} left before the end of the run"
         too_early = Outcome("stopped", reason, EXIT_REQUEUE)
-        return self._stop_workers(too_early, now) or self._finish_if_empty()
+        return self._stop_workers(too_early, now)
 
     def _on_guest_gone(self, worker: Worker, now: float) -> list[Order]:
         """A guest has left, or was lost: others do its task, and the run goes on."""
@@ -433,7 +433,7 @@ class Scheduler:
         if self.outcome is not None and self.outcome.failure is None:
             self.outcome = outcome  # a failure while the run was ending: it was not done after all
             self._deadline = min(self._deadline, now + FAILURE_GRACE_S)
-        return self._stop_workers(outcome, now) + self._finish_if_empty()
+        return self._stop_workers(outcome, now)
 
     def _dead_of_group(self, worker: Worker) -> str:
         """Names the dead learners of a learner's group; "": there are none."""
@@ -476,7 +476,7 @@ class Scheduler:
         orders = [Order(rank, regroup) for rank in ranks]
         orders += starmap(Order, group.replay.lose(worker.rank))
         if not ranks:  # its collectors go on for the others
-            return [*orders, *close_orders(self.workers.close_all(group, now))]
+            return [*orders, *self.workers.close_all(group, now)]
         # the dead one may have been the only one that had not finished
         result = group.learners.group_result()
         return orders if result is None else [*orders, *self._end_learning(group, result, now)]
@@ -567,7 +567,7 @@ class Scheduler:
             self._observe(COORDINATOR_RANK, Evaluated(evaluation))
         if reached:
             reason = self.commander.describe_goal(message)
-            return self.stop(Outcome("done", reason, 0), now)
+            return self.stop(Outcome("done", reason, EXIT_DONE), now)
         main = self.groups.main
         is_last = message.task_id == self._last_task or not (main.has_learnt or main.is_busy)
         if self._ending is not None and is_last:
@@ -605,7 +605,7 @@ class Scheduler:
         is_one = group.learners.size == 1
         who = "the learner has done its" if is_one else "the learners have done their"
         reason = f"{who} iterations: {result.train_iter}"
-        return self._end(Outcome("done", reason, 0), now)
+        return self._end(Outcome("done", reason, EXIT_DONE), now)
 
     # -------------------------------------------------------------------- how many collectors work
 
@@ -675,13 +675,13 @@ class Scheduler:
                 return []
         return list(starmap(Order, group.replay.assign(ready)))
 
-    def _on_block_admitted(self, message: BlockAdmitted, rank: int, now: float) -> list[Order]:
-        group = self.groups.of_learner(rank)
+    def _on_block_admitted(self, message: BlockAdmitted, worker: Worker, now: float) -> list[Order]:
+        group = self.groups.of_learner(worker.rank)
         if group is None:
             return []
-        admits = group.replay.admit(rank, message)
+        admits = group.replay.admit(worker.rank, message)
         # batches first, so that the learner gathers them before it reads more blocks
-        return [*self._learn(now), *(Order(rank, admit) for admit in admits)]
+        return [*self._learn(now), *(Order(worker.rank, admit) for admit in admits)]
 
     def _on_data_demand(self, message: DataDemand, worker: Worker, now: float) -> list[Order]:
         group = self.groups.of_learner(worker.rank)
@@ -766,12 +766,15 @@ class Scheduler:
     def count_block(self, ready: BlockReady) -> None:
         """Count a published block's steps: only what is published still exists after a restart."""
         group = self.groups.of(ready)
-        rank, number = collector_of(ready.block_id), block_number(ready.block_id)
-        self.announced[rank] = max(number, self.announced.get(rank, 0))
-        self.guest_steps += ready.env_steps if is_guest(rank) else 0
+        self._note_announced(ready)
+        self.guest_steps += ready.env_steps if is_guest(collector_of(ready.block_id)) else 0
         group.count(ready)
         self.commander.count_block(ready)
         self.commander.update_progress(group)
+
+    def _note_announced(self, ready: BlockReady) -> None:
+        rank, number = collector_of(ready.block_id), block_number(ready.block_id)
+        self.announced[rank] = max(number, self.announced.get(rank, 0))
 
     def _reach(self, group: Group, train_iter: int, now: float) -> list[Order]:
         """Note that all learners of a group have done `train_iter` iterations."""
@@ -827,8 +830,7 @@ class Scheduler:
             if any(group.has(ready) for group in self.groups):
                 self.count_block(ready)
                 continue
-            rank, number = collector_of(ready.block_id), block_number(ready.block_id)
-            self.announced[rank] = max(number, self.announced.get(rank, 0))
+            self._note_announced(ready)
             self.groups.main.replay.leave_out(ready)
             left_out[ready.player] += ready.env_steps
         for player, steps in left_out.items():
@@ -842,9 +844,7 @@ _HANDLERS: dict[type, Callable[[Scheduler, Any, Worker, float], list[Order]]] = 
     TaskReturned: lambda run, message, worker, now: run._on_task_returned(message, worker, now),
     BlockReady: lambda run, message, _worker, now: run._on_block_ready(message, now),
     BlockStored: lambda run, message, _worker, now: run._on_block_stored(message, now),
-    BlockAdmitted: lambda run, message, worker, now: run._on_block_admitted(
-        message, worker.rank, now
-    ),
+    BlockAdmitted: lambda run, message, worker, now: run._on_block_admitted(message, worker, now),
     DataDemand: lambda run, message, worker, now: run._on_data_demand(message, worker, now),
     LearnInfo: lambda run, message, _worker, now: run._on_learn_info(message, now),
     LearnResult: lambda run, message, worker, now: run._on_learn_result(message, worker, now),

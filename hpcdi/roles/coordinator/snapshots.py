@@ -72,7 +72,6 @@ class Snapshot:
 
     Attributes:
         name: name of its folder, once it is complete.
-        folder: where its files are written, relative to the run folder.
         missing: learner ranks whose part has not come yet.
         files: file -> ``bytes, crc32``.
         iterations: group -> iterations that its learners have done.
@@ -81,7 +80,6 @@ class Snapshot:
     """
 
     name: str
-    folder: str
     missing: set[int]
     files: dict[str, dict[str, int]] = field(default_factory=dict)
     iterations: dict[str, int] = field(default_factory=dict)
@@ -126,7 +124,7 @@ class SnapshotClock:
             return None
         name, folder = self._new()
         self._began = now
-        self._taken[name] = Snapshot(name, folder, set(learners))
+        self._taken[name] = Snapshot(name, set(learners))
         return TakeSnapshot(name, folder)
 
     def part(self, rank: int, part: SnapshotPart) -> None:
@@ -237,20 +235,20 @@ class SnapshotKeeper(Closing):
         self._layout, self._keep = layout, keep
         self._retention = Retention(layout, keep_data=keep_data)
         self._uncounted = Counter[str]()  # blocks published since the last snapshot, by shard
-        self._shards: dict[str, list[str]] = {}  # snapshot -> the blocks that it names
+        self._named: dict[str, list[str]] = {}  # snapshot -> the blocks that it names
         self._parts: dict[str, _CoordinatorPart] = {}  # by snapshot, while it is being taken
         # with the blocks that they have counted
         self._ended: deque[tuple[SnapshotResult, Counter[str]]] = deque()
         self._jobs = JobThread("snapshots")
         self._torn: frozenset[str] = frozenset()
-        self._number = max(map(_number_of, checkpoint_names(layout.snapshots_dir)), default=0)
+        self._number = _last_number(layout)
 
     # ---------------------------------------------------------------------------------- snapshots
 
     def new(self) -> tuple[str, str]:
         """Returns name and folder of the next one; see `SnapshotClock`."""
         self._number += 1
-        target = self._layout.snapshots_dir / f"{_PREFIX}{self._number:06d}"
+        target = _folder_of(self._layout, self._number)
         return target.name, str(temporary_beside(target).relative_to(self._layout.root))
 
     def keep_beginning(self, state: Callable[[], Mapping[str, Any]]) -> None:
@@ -265,7 +263,7 @@ class SnapshotKeeper(Closing):
             return  # the run was resumed
         name, folder = self.new()
         self.begin(TakeSnapshot(name, folder), state(), {"env_steps": 0, "learners": []})
-        self._commit(Snapshot(name, folder, set()))
+        self._commit(Snapshot(name, set()))
 
     def has_begun(self, name: str) -> bool:
         """Returns whether rank 0's part was taken and other parts are still missing."""
@@ -286,9 +284,8 @@ class SnapshotKeeper(Closing):
             facts: facts for the manifest: ``env_steps``, and ``learners`` that have a part.
             lost: file name prefixes of the groups whose learners have all died.
         """
-        self._shards[order.name] = shards = shards_of(state)
-        for path in shards:
-            self._retention.need(path)
+        self._named[order.name] = named = _blocks_of(state)
+        self.need(named)
         folder = self._layout.inside(order.folder)
         same = {"repeats_as": self._repeats_as} if self._repeats_as else {}
         facts = {**facts, **same, "saved_at": time.time()}
@@ -314,7 +311,7 @@ class SnapshotKeeper(Closing):
             else:
                 self._retention.release_users(counted)
             for name in result.removed:
-                self._retention.release(self._shards.pop(name, ()))
+                self._retention.release(self._named.pop(name, ()))
             results.append(result)
         return results
 
@@ -322,7 +319,7 @@ class SnapshotKeeper(Closing):
         """Complete the snapshots that have all parts, drop the others. Idempotent."""
         for name in list(self._parts):
             error = "a learner's part was missing at the end"
-            self._commit(Snapshot(name, "", set(), error=error))
+            self._commit(Snapshot(name, set(), error=error))
         self._jobs.close()
 
     # ------------------------------------------------------------------------------------- shards
@@ -361,14 +358,14 @@ class SnapshotKeeper(Closing):
         self._torn = frozenset(name for name in existing if name > resumed.name)
         for name in existing:
             try:
-                self._shards[name] = shards_of(_state_in(self._layout.snapshots_dir / name))
+                self._named[name] = blocks_in(self._layout.snapshots_dir / name)
             except SnapshotError as error:
                 if is_unreadable(error):
                     raise
                 # a torn one needs nothing
         self.need(resumed.published)
-        for shards in self._shards.values():
-            self.need(shards)
+        for named in self._named.values():
+            self.need(named)
         for path in resumed.after:
             self._await_count(path)
         self._retention.end()  # who has written them died with that start
@@ -464,8 +461,7 @@ def amend(
     Raises:
         OSError, StoreError: the file system refuses it.
     """
-    newest = max(map(_number_of, checkpoint_names(layout.snapshots_dir)), default=0)
-    target = layout.snapshots_dir / f"{_PREFIX}{newest + 1:06d}"
+    target = _folder_of(layout, _last_number(layout) + 1)
     aside = temporary_beside(target)
     copies = {
         path.name: partial(shutil.copyfile, path)
@@ -490,14 +486,23 @@ def _state_in(folder: Path) -> dict[str, Any]:
     return patiently(partial(load_state, file, STATE_KIND, STATE_VERSION), file)
 
 
-def shards_of(state: Mapping[str, Any]) -> list[str]:
-    """Returns the paths of the blocks in rank 0's state."""
+def blocks_in(folder: Path) -> list[str]:
+    """Returns the paths of the blocks that a snapshot names; see `_state_in`."""
+    return _blocks_of(_state_in(folder))
+
+
+def _blocks_of(state: Mapping[str, Any]) -> list[str]:
     return [path for group in state["groups"].values() for path in blocks_of(group["replay"])]
 
 
-def _number_of(name: str) -> int:
-    digits = name.removeprefix(_PREFIX)
-    return int(digits) if digits.isdigit() else 0
+def _last_number(layout: RunLayout) -> int:
+    """Returns the number of the newest snapshot; 0: there is none."""
+    digits = (name.removeprefix(_PREFIX) for name in checkpoint_names(layout.snapshots_dir))
+    return max((int(number) for number in digits if number.isdigit()), default=0)
+
+
+def _folder_of(layout: RunLayout, number: int) -> Path:
+    return layout.snapshots_dir / f"{_PREFIX}{number:06d}"
 
 
 # ------------------------------------------------------------------------------------------- resume
@@ -573,7 +578,7 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
         StoreError: the file system fails, also after about 1.5 s.
     """
     state = _state_in(snapshot.folder)
-    named = set(shards_of(state))
+    named = set(_blocks_of(state))
     announced = {int(rank): number for rank, number in state["announced"].items()}
     existing = _published(layout, named, announced)
     later, absent = existing.keys() - named, named - existing.keys()

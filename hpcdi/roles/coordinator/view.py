@@ -57,8 +57,8 @@ from hpcdi.types import ScalarWriter, is_guest
 from hpcdi.utils.disk import advice
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import (
-    Curves,
     Distribution,
+    PartCurves,
     Rate,
     counted,
     human_bytes,
@@ -125,10 +125,9 @@ class RunRecord:
         if self._writer is not None:
             self._writer.add_scalar(tag, value, global_step)
 
-    def close(self, run: Scheduler | None) -> None:
+    def close(self, run: Scheduler) -> None:
         """Write what learners have sent last; later messages are only counted."""
-        if run is not None:
-            self.write_learners(run.groups)
+        self.write_learners(run.groups)
         self._writer = None
 
     def observe(self, rank: int, message: Message | Notice) -> None:
@@ -226,17 +225,17 @@ class RunRecord:
         """Returns where a point is drawn: over iterations in a run that begins offline."""
         return iterations if self._over_iterations else env_steps
 
-    def _curves(self, part: str, group: Group) -> Curves:
+    def _curves(self, part: str, group: Group) -> PartCurves:
         """Returns the curves of a part, of another group than the main one under its name."""
-        return Curves(self, part if group.is_main else f"{group.name}_{part}")
+        return PartCurves(self, part if group.is_main else f"{group.name}_{part}")
 
     def snapshot(self, result: SnapshotResult, env_steps: int) -> None:
         """A snapshot is whole, or could not be written."""
         at = self.axis(result.snapshot.train_iter, env_steps)
         snapshot = result.snapshot.name
         if result.error:
-            text = str(result.error)
-            LOGGER.warning("%s could not be written: %s%s", snapshot, text, advice(text))
+            error = result.error
+            LOGGER.warning("%s could not be written: %s%s", snapshot, error, advice(error))
             return
         LOGGER.info("snapshot", extra={"snapshot": {"name": snapshot, **result.figures}})
         for name, value in result.figures.items():
@@ -247,7 +246,7 @@ class RunRecord:
         scalars = {
             "perf/env_steps_per_s": self.flow.env_steps.per_second(),
             "perf/train_iters_per_s": self.flow.train_iters.per_second(),
-            "perf/sample_insert_ratio": figures.drawn / max(figures.admitted, 1),
+            "perf/sample_insert_ratio": _samples_per_transition(figures),
             "perf/policy_lag": staleness(run) or 0,
             "perf/buffer_items": figures.items,
             "health/blocks_lost": figures.blocks_lost,
@@ -449,7 +448,7 @@ class RunView:
             self._config,
             used.since(self._warm_up) if self._warm_up is not None else used,
             has_learnt=self._warm_up is not None,
-            samples_per_transition=replay.drawn / max(replay.admitted, 1),
+            samples_per_transition=_samples_per_transition(replay),
             updates_per_s=self._record.flow.train_iters.per_second(),
             cores=self._cores,
             takes_turns=self._in_turns,
@@ -488,12 +487,11 @@ class RunView:
             },
         }
 
-    def close(self, run: Scheduler | None = None) -> None:
+    def close(self, run: Scheduler) -> None:
         """Write out curves, with what learners have sent last. Idempotent."""
         if self._writer is not None:
             self._record.close(run)
-            outcome = run.outcome if run is not None else None
-            self._writer.close(outcome.state if outcome is not None else "stopped")
+            self._writer.close(run.outcome.state if run.outcome is not None else "stopped")
             self._writer = None
 
     def _show_failure(self, run: Scheduler) -> None:
@@ -513,6 +511,10 @@ def staleness(run: Scheduler) -> int | None:
     """
     acting = run.workers.policy_versions.values()
     return max(0, run.groups.main.train_iter - min(acting)) if acting else None
+
+
+def _samples_per_transition(replay: ReplayFigures) -> float:
+    return replay.drawn / max(replay.admitted, 1)
 
 
 def _infos(figures: Mapping[str, float]) -> dict[str, float]:
@@ -624,7 +626,7 @@ def summary(
         f"  {human_count(groups.env_steps)} env steps{env_steps_here} and "
         f"{human_count(train_iter)} train iterations{train_iter_here} in "
         f"{human_time(elapsed_s)}; {groups.episodes} episodes; "
-        f"{replay.drawn / max(replay.admitted, 1):.2f} samples drawn per transition"
+        f"{_samples_per_transition(replay):.2f} samples drawn per transition"
     ]
     lines += [
         f"  {group.name}: {human_count(group.env_steps)} of these env steps, and "

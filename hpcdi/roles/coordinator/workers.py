@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import heapq
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hpcdi.comm.messages import (
+    CloseTask,
     CollectPause,
     CollectProgress,
     CollectTask,
@@ -366,7 +368,6 @@ class Workers:
         self._groups, self._host = groups, host
         self._workers = {rank: Worker(rank) for rank in sorted(ranks)}
         self._expected = set(self._workers)  # those that have not reported
-        self._collectors: list[Worker] = []  # those that have reported, by rank, without guests
         self._guests: list[Worker] = []  # by rank
         # free collectors by rank, the last freed last: those with environments, those without
         self._warm: dict[int, Worker] = {}
@@ -406,9 +407,8 @@ class Workers:
         if is_guest(rank):
             self._workers.setdefault(rank, Worker(rank))
         worker = self[rank]
-        if not worker.role and ready.role == "collector":
-            collectors = self._guests if worker.is_guest else self._collectors
-            bisect.insort(collectors, worker, key=lambda collector: collector.rank)
+        if worker.is_guest and not worker.role:
+            bisect.insort(self._guests, worker, key=lambda guest: guest.rank)
         self._expected.discard(rank)
         self._watch.add(rank, -math.inf)
         worker.enter(ready)
@@ -435,13 +435,17 @@ class Workers:
             self._collecting.get(task.player, {}).pop(worker.rank, None)
         return task
 
-    def _close(self, worker: Worker, now: float) -> None:
-        """Note that a worker was ordered to end its collect task or evaluation."""
-        worker.closing_since = now
-        self._closing[worker.rank] = worker
-        if isinstance(worker.task, CollectTask):
-            self._collecting.get(worker.task.player, {}).pop(worker.rank, None)
-        self._watch.add(worker.rank, now + self.timeouts.collector_task_s)
+    def _close(self, workers: Iterable[Worker], now: float) -> list[Order]:
+        """Returns orders to end collect tasks or evaluations, which were given from now on."""
+        orders = []
+        for worker in workers:
+            worker.closing_since = now
+            self._closing[worker.rank] = worker
+            self._watch.add(worker.rank, now + self.timeouts.collector_task_s)
+            if worker.task is not None:
+                self._collecting.get(worker.task.player, {}).pop(worker.rank, None)
+                orders.append(Order(worker.rank, CloseTask(worker.task.task_id)))
+        return orders
 
     def dismiss(self, rank: int) -> Task | None:
         """A guest has gone, and its record with it; returns its task."""
@@ -471,13 +475,8 @@ class Workers:
         return {worker.rank: worker.role for worker in self if worker.state is State.LOST}
 
     @property
-    def collectors(self) -> list[Worker]:
-        """Collectors that are free or work, without guests."""
-        return [one for one in self._collectors if one.is_available]
-
-    @property
     def collectors_here(self) -> int:
-        """Number of `collectors`, without a look at each."""
+        """Number of collectors that are free or work, without guests."""
         guests = sum(guest.task is not None for guest in self._guests)
         return len(self._warm) + len(self._cold) + len(self._busy) - guests
 
@@ -633,17 +632,14 @@ class Workers:
             and worker.task.player == main
         }
 
-    def close_oldest(self, now: float) -> list[Worker]:
-        """Mark the oldest collect task for closing; none while another is, unless it is overdue."""
+    def close_oldest(self, now: float) -> list[Order]:
+        """Order the oldest collect task to end; none while another is to, unless it is overdue."""
         closing = [w for w in self._closing.values() if w.is_collecting and not w.is_guest]
         patience_s = self.timeouts.collector_task_s
         if not all(worker.is_overdue(now, patience_s) for worker in closing):
             return []
-        oldest = min(self._staying, key=lambda w: (w.started, w.rank), default=None)
-        if oldest is None:
-            return []
-        self._close(oldest, now)
-        return [oldest]
+        oldest = heapq.nsmallest(1, self._staying, key=lambda w: (w.started, w.rank))
+        return self._close(oldest, now)
 
     @property
     def _staying(self) -> Iterator[Worker]:
@@ -651,8 +647,8 @@ class Workers:
         of_groups = self._collecting.values()
         return (one for workers in of_groups for one in workers.values() if not one.is_guest)
 
-    def close_surplus(self, space: int, now: float) -> list[Worker]:
-        """Mark collect tasks for closing, newest first, where more than `space` are under way.
+    def close_surplus(self, space: int, now: float) -> list[Order]:
+        """Order collect tasks to end, newest first, where more than `space` are under way.
 
         Evaluations count, and are not closed; guests do not count.
         """
@@ -660,25 +656,15 @@ class Workers:
         staying -= sum(one.task is not None and one.closing_since is None for one in self._guests)
         if staying <= space:
             return []
-        newest_first = sorted(self._staying, key=lambda worker: (-worker.started, worker.rank))
-        surplus = newest_first[: staying - space]
-        for worker in surplus:
-            self._close(worker, now)
-        return surplus
+        return self._close(_newest(staying - space, self._staying), now)
 
-    def close_all(self, group: Group, now: float) -> list[Worker]:
-        """Mark all collect tasks and evaluations of a group for closing."""
-        workers = [
-            worker
-            for _, worker in sorted(self._busy.items())
-            if worker.task is not None and group.has(worker.task)
-        ]
-        for worker in workers:
-            self._close(worker, now)
-        return workers
+    def close_all(self, group: Group, now: float) -> list[Order]:
+        """Order all collect tasks and evaluations of a group to end."""
+        busy = (worker for _, worker in sorted(self._busy.items()))
+        return self._close([w for w in busy if w.task is not None and group.has(w.task)], now)
 
-    def close_uneven(self, now: float) -> list[Worker]:
-        """Mark the newest collect task of the group with most collectors for closing.
+    def close_uneven(self, now: float) -> list[Order]:
+        """Order the newest collect task of the group with most collectors to end.
 
         That is done where another group has two collectors less, so that each group that learns
         has collectors, also after deaths.
@@ -691,9 +677,7 @@ class Workers:
         most = max(groups, key=len)
         if len(most) - min(map(len, groups)) < 2:
             return []
-        newest = min(most.values(), key=lambda worker: (-worker.started, worker.rank))
-        self._close(newest, now)
-        return [newest]
+        return self._close(_newest(1, most.values()), now)
 
     # ------------------------------------------------------------------------------- clocks
 
@@ -803,3 +787,8 @@ class Workers:
     def _silent(self, worker: Worker, now: float) -> WorkerSilentError:
         heard = worker.heard if worker.heard_at > worker.started else "nothing"
         return WorkerSilentError(worker.rank, worker.silence_s(now), heard)
+
+
+def _newest(count: int, workers: Iterable[Worker]) -> list[Worker]:
+    """Returns so many workers, those whose tasks were ordered last."""
+    return heapq.nsmallest(count, workers, key=lambda worker: (-worker.started, worker.rank))

@@ -158,11 +158,7 @@ class LogShow(Periodic):
 
 
 def draw(
-    curves: CurveWriter,
-    prefix: str,
-    step: int,
-    means: Mapping[str, float],
-    mean_suffix: str = "",
+    curves: CurveWriter, prefix: str, step: int, means: Mapping[str, float], mean_suffix: str
 ) -> None:
     """Add a point to each curve over one axis."""
     single, charts = split_charts(means)

@@ -23,7 +23,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -78,13 +78,8 @@ class Trained(Protocol):
     rank: int
     ckpt_dir: Path
 
-
-@runtime_checkable
-class HasCallbacks(Protocol):
-    """A learner whose callbacks have states."""
-
     def callback_state(self) -> dict[str, Any]:
-        """Returns them."""
+        """Returns the states of its callbacks."""
         ...
 
     def load_callback_state(self, states: Mapping[str, Any]) -> None:
@@ -127,16 +122,13 @@ def checkpoint_name(wanted: str | None, train_iter: int) -> str:
     return f"{BY_ITERATION}{int(number[1]):09d}" if number else name
 
 
-def save_learner(learner: Trained, name: str, keep: int) -> Path | None:
+def save_learner(learner: Trained, name: str, keep: int) -> None:
     """Write a checkpoint; a full disk is a warning, and does not end the run.
 
     Args:
         learner: with its policy.
         name: see `checkpoint_name`.
         keep: how many of those that are named by iteration stay.
-
-    Returns:
-        Its folder; None if it could not be written.
     """
     facts = {
         "train_iter": learner.train_iter,
@@ -148,7 +140,7 @@ def save_learner(learner: Trained, name: str, keep: int) -> Path | None:
     keep_newest = keep if name.startswith(BY_ITERATION) else None
     files = learner_files(learner)
     try:
-        return save_checkpoint(
+        save_checkpoint(
             learner.ckpt_dir,
             name,
             files,
@@ -159,12 +151,9 @@ def save_learner(learner: Trained, name: str, keep: int) -> Path | None:
         )
     except (StoreError, OSError) as error:
         LOGGER.warning("no checkpoint could be written: %s%s", error, advice(error))
-        return None
 
 
-def learner_files(
-    learner: Trained, agent: int = 0, image: PolicyImage | None = None
-) -> dict[str, Callable[[Path], None]]:
+def learner_files(learner: Trained, agent: int = 0) -> dict[str, Callable[[Path], None]]:
     """Copy a learner's state; returns file name -> writer, which may be called later.
 
     The first learner of a group returns all of it, the others what is not the same on each: their
@@ -173,21 +162,19 @@ def learner_files(
     Args:
         learner: with its policy.
         agent: number of its group, in a league with several.
-        image: its present weights, if they are packed already.
 
     Raises:
         UnsavableError: a state holds what could not be loaded again.
     """
     state = dict(learner.policy.state_dict())
     own = {"random": _random_state()}
-    if isinstance(learner, HasCallbacks) and (states := learner.callback_state()):
+    if states := learner.callback_state():
         own["callbacks"] = copied(states)
     if learner.rank > 0:
         own["policy"] = copied(random_part(state))
         name = of_agent(agent, _OF_RANK.format(learner.rank))
         return {name: tensors_writer(own)}
-    model = state.pop("model")
-    image = PolicyImage.of(model, learner.train_iter) if image is None else image
+    image = PolicyImage.of(state.pop("model"), learner.train_iter)
     beside_weights = {
         "policy": copied(state),
         "train_iter": learner.train_iter,
@@ -301,8 +288,7 @@ def load_learner(
     set_policy(learner, {"model": image.state_dict(), **state.get("policy", {})}, path, of_type)
     learner.train_iter = state.get("train_iter", 0)
     learner.env_steps = state.get("collector_envstep", 0)
-    if isinstance(learner, HasCallbacks):
-        learner.load_callback_state(state.get("callbacks", {}))
+    learner.load_callback_state(state.get("callbacks", {}))
     _restore_random_state(state.get("random", {}))
 
 
@@ -359,16 +345,10 @@ class SnapshotPartWriter(Closing):
         self._layout, self._announce, self._group = layout, announce, group
         self._jobs = JobThread("snapshot-part")
 
-    def keep(
-        self,
-        learner: Trained,
-        order: TakeSnapshot,
-        agent: int = 0,
-        image: PolicyImage | None = None,
-    ) -> None:
+    def keep(self, learner: Trained, order: TakeSnapshot, agent: int = 0) -> None:
         """Copy the learner's present state; the files are written later; see `learner_files`."""
         began = time.perf_counter()
-        files = learner_files(learner, agent, image)
+        files = learner_files(learner, agent)
         stall_s = time.perf_counter() - began
         self._jobs.submit(partial(self._write, order, files, learner.train_iter, stall_s))
 
@@ -383,12 +363,12 @@ class SnapshotPartWriter(Closing):
         train_iter: int,
         stall_s: float,
     ) -> None:
+        error = ""
         try:
             written = write_files(self._layout.inside(order.folder), files)
-        except (OSError, StoreError) as error:
-            part = SnapshotPart(order.name, {}, train_iter, stall_s, str(error), self._group)
-        else:
-            part = SnapshotPart(order.name, written, train_iter, stall_s, player=self._group)
+        except (OSError, StoreError) as problem:
+            written, error = {}, str(problem)
+        part = SnapshotPart(order.name, written, train_iter, stall_s, error, self._group)
         self._announce(part)
 
 

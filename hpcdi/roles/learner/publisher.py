@@ -79,19 +79,20 @@ class PolicyPublisher:
             self._waiting.discard(rank)
 
     def request(self, rank: int, request: PolicyRequest) -> None:
-        """Take a collector's request (on the communication thread)."""
+        """Take a collector's request (on the communication thread).
+
+        It is for the present policy, at once, which comes empty where the collector has that one;
+        or for any that is newer than the collector's.
+        """
         with self._lock:
             image = self._image
-            if image is not None and image.version > request.have_version:
-                is_newest = image.version >= self._train_iter
-                if is_newest or not request.at_once:
-                    self._answer(rank, image)
-                    return
-            elif request.at_once and image is not None and image.version >= self._train_iter:
-                self._waiting.discard(rank)
-                self._send(rank, PolicyUpdate.of(image.version, b"", self._player))
+            is_newer = image is not None and image.version > request.have_version
+            is_newest = image is not None and image.version >= self._train_iter
+            if image is None or not (is_newest if request.at_once else is_newer):
+                self._waiting.add(rank)
                 return
-            self._waiting.add(rank)
+            self._waiting.discard(rank)
+            self._send_policy(rank, image.version, image.data if is_newer else b"")
 
     def is_wanted(self, train_iter: int) -> bool:
         """Returns whether this version is newer than the last, and wanted by a collector or file.
@@ -110,7 +111,7 @@ class PolicyPublisher:
             self._image, self._train_iter = image, train_iter
             waiting, self._waiting = self._waiting, set()
             for rank in waiting:
-                self._answer(rank, image)
+                self._send_policy(rank, image.version, image.data)
         self.published += 1
         if self._is_file_due():
             self.write_file()
@@ -128,6 +129,5 @@ class PolicyPublisher:
     def _is_file_due(self) -> bool:
         return self.file is not None and self.file.is_due()
 
-    def _answer(self, rank: int, image: PolicyImage) -> None:
-        self._waiting.discard(rank)
-        self._send(rank, PolicyUpdate.of(image.version, image.data, self._player))
+    def _send_policy(self, rank: int, version: int, data: bytes) -> None:
+        self._send(rank, PolicyUpdate.of(version, data, self._player))

@@ -80,14 +80,6 @@ def make_training(context: WorkerContext, policy: LearnMode, group: tuple[int, i
     return Training(cfg, policy, callbacks=callbacks, group=group, ckpt_dir=ckpt_dir)
 
 
-def make_policy(context: WorkerContext) -> LearnMode:
-    """Returns the learn mode that the configuration names."""
-    mode: LearnMode = context.make_policy(
-        context.config.policy, ["learn"], seed=context.seed
-    ).learn_mode
-    return mode
-
-
 class Learner(MessageSide):
     """Learns from batches that rank 0 draws, and publishes policies.
 
@@ -96,23 +88,16 @@ class Learner(MessageSide):
     Args:
         context: this rank's place in a run.
         training: makes what updates the policy.
-        policy: makes the policy.
     """
 
     role = "learner"
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        *,
-        training: MakeTraining = make_training,
-        policy: Callable[[WorkerContext], LearnMode] = make_policy,
-    ) -> None:
+    def __init__(self, context: WorkerContext, *, training: MakeTraining = make_training) -> None:
         self._group = Membership(  # first: it waits for the others, and no clock may run meanwhile
             context, lambda rank, message: self.pump.send(rank, message), self._is_ending
         )
         super().__init__(None, context)
-        self._make_training, self._make_policy = training, policy
+        self._make_training = training
         self._training: Training | None = None  # of the latest task
         self._learning: Training | None = None  # the same, while its task is under way
         self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
@@ -280,7 +265,9 @@ class Learner(MessageSide):
     def _begin(self, task: LearnTask) -> None:
         """Begin a task: make the policy and what updates it, or resume both from a snapshot."""
         context, cfg = self._place, self._place.config.policy.learn.learner
-        policy = self._make_policy(context)
+        policy: LearnMode = context.make_policy(
+            context.config.policy, ["learn"], seed=context.seed
+        ).learn_mode
         group = self._group.rank, self._group.size
         training = self._training = self._make_training(context, policy, group)
         for callback in (

@@ -127,7 +127,6 @@ class Training:
         self.monitor: ScalarMonitor | None = None
         self._cfg = cfg
         self._callbacks: list[TrainingCallback] = []
-        self._before_updates: list[TrainingCallback] = []  # those that override `on_batch`
         self.take_place(*group)
         for callback in callbacks:
             self.add(callback)
@@ -141,11 +140,6 @@ class Training:
     def _place(self, callback: TrainingCallback) -> None:
         self._callbacks.append(callback)
         self._callbacks.sort(key=lambda added: added.priority)
-        self._before_updates = [
-            added
-            for added in self._callbacks
-            if type(added).on_batch is not TrainingCallback.on_batch
-        ]
 
     def _all_callbacks(self) -> list[TrainingCallback]:
         """Returns all callbacks."""
@@ -230,7 +224,7 @@ class Training:
             self.monitor.add(log)
 
     def _before_update(self) -> None:
-        for callback in self._before_updates:
+        for callback in self._callbacks:
             callback.on_batch(self)
 
     def _after_update(self, log: Log) -> None:

@@ -20,7 +20,7 @@ from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of
 from hpcdi.types import Array, Episodes, Transition
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.metrics import Curves
+from hpcdi.utils.metrics import PartCurves
 from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collectives import sum_over_ranks
@@ -398,7 +398,7 @@ class CollectReport:
     def __init__(
         self, tb_logger: Any, instance_name: str, print_freq: int, *, sums_ranks: bool = False
     ) -> None:
-        self._curves, self._print_freq = Curves(tb_logger, instance_name), print_freq
+        self._curves, self._print_freq = PartCurves(tb_logger, instance_name), print_freq
         self._sums_ranks = sums_ranks
         self.clear()
 

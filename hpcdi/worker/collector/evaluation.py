@@ -36,7 +36,7 @@ from hpcdi.store.atomic import published
 from hpcdi.types import Episodes, Interval, Step
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.metrics import Curves, evaluation_scalars, human_return
+from hpcdi.utils.metrics import PartCurves, evaluation_scalars, human_return
 from hpcdi.utils.nested import to_tensors, unflatten
 from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
@@ -155,7 +155,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         """Best result since the last `reset`; None before the first. Settable, to resume."""
         self.scalars: dict[str, Any] = {}
         """Scalars of the last evaluation, as written to TensorBoard."""
-        self._curves, self._exp_name = Curves(tb_logger, instance_name), exp_name
+        self._curves, self._exp_name = PartCurves(tb_logger, instance_name), exp_name
         config: EvaluatorConfig = self.parse_config(cfg)
         self._cfg = config
         self._evaluated_at = -1

@@ -20,8 +20,8 @@ from hpcdi.policy.base import actor_of
 from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of
 from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.store.block import Block
-from hpcdi.store.builder import Segment
 from hpcdi.store.rows import transitions
+from hpcdi.store.segment import Segment
 from hpcdi.types import Columns, Episodes, Settings, Transition
 from hpcdi.utils.nested import column_rows, concatenate_columns
 from hpcdi.worker.collector.base_serial_collector import INF as INF

@@ -91,7 +91,8 @@ class NaiveCommander(BaseCommander):
 
     def get_collector_task(self, now: float | None = None) -> CollectTask | None:  # noqa: ARG002
         """A collect task, while there is room."""
-        under_way, space = self._collector_tasks - self._collector_tasks_ended, self._space
+        under_way = self._collector_tasks - self._collector_tasks_ended
+        space = self.collector_task_space
         if space is not None and under_way >= space:
             return None
         self._collector_tasks += 1

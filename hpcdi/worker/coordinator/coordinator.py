@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -229,10 +229,13 @@ class Coordinator(RunCoordinator, Configurable):
         self._items.load_state_dict(state.get("items", {}))
         self._tasks = {name: TaskState(name, at) for name, at in state.get("tasks", {}).items()}
 
-    def _tend_files(self, needed: Iterable[str] = (), freed: Iterable[str] = ()) -> None:
+    def _tend_files(self) -> None:
         with self._lock:
-            needed = [*needed, *self._items.take_needed()]
-            super()._tend_files(needed, [*freed, *self._items.take_freed()])
+            needed, freed = self._items.take_needed(), self._items.take_freed()
+            if self._keeper is not None:
+                self._keeper.need(needed)
+                self._keeper.drop(freed)
+            super()._tend_files()
 
     # ----------------------------------------------------------------------------------- callbacks
 

@@ -36,7 +36,7 @@ from hpcdi.store.checkpoints import save_tensors
 from hpcdi.types import Array
 from hpcdi.utils.disk import advice
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.metrics import CHART, HISTOGRAM, CountVar, Curves, CurveWriter, ScalarMonitor
+from hpcdi.utils.metrics import CHART, HISTOGRAM, CountVar, CurveWriter, PartCurves, ScalarMonitor
 from hpcdi.utils.registry import LEARNER_REGISTRY
 from hpcdi.worker.collectives import place_in_group
 from hpcdi.worker.errors import HookError, NoDataError, NoPolicyError
@@ -223,7 +223,7 @@ class BaseLearner(Configurable, Training):
             self._loader.close()
         super().close()
         if self.curves is not self._callers_curves:
-            Curves(self.curves, self.name).close()
+            PartCurves(self.curves, self.name).close()
             self.curves = None
         flush = getattr(self.curves, "flush", None)
         if flush is not None:
@@ -379,7 +379,7 @@ class BaseLearner(Configurable, Training):
     def close(self) -> None:
         """Close the loader, the hooks and the TensorBoard writer. Idempotent."""
         self._rest()
-        Curves(self.curves, self.name).close()
+        PartCurves(self.curves, self.name).close()
         self.curves = self._callers_curves = None
 
     # ------------------------------------------------------------------------------------- hooks

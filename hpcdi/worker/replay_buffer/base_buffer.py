@@ -18,7 +18,7 @@ from hpcdi.replay.index import Drawn
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.types import Array
 from hpcdi.utils.lifetime import Closing
-from hpcdi.utils.metrics import Curves
+from hpcdi.utils.metrics import PartCurves
 from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.worker.errors import NoFileError
@@ -191,7 +191,7 @@ class RingBuffer(IBuffer, Closing):
         config: BufferConfig = self.parse_config(cfg)
         self._cfg = config
         self._name = instance_name
-        self._curves = Curves(tb_logger, instance_name)
+        self._curves = PartCurves(tb_logger, instance_name)
         self._monitor = self._new_monitor(tb_logger)
         self._rng: Any = rng if rng is not None else _SeededLater(instance_name)
         self._lock = Guard(f"{exp_name}/{instance_name}")

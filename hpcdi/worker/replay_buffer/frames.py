@@ -5,7 +5,7 @@ is the observation of the next transition: of the eight frames of a transition o
 frames are found by comparing bytes with those of the item before, so what is read is always what
 was pushed: items in an order that shares nothing cost memory, never correctness.
 
-Blocks and learners' rings store frames once by views (`store.builder.share_frames`), whose offsets
+Blocks and learners' rings store frames once by views (`store.frames.share_frames`), whose offsets
 stay within an item. That does not do here, where each transition is an item of its own and the next
 one shares with it: views take 35,440 bytes for a transition of 84 x 84 stacks, this takes 7,116.
 """

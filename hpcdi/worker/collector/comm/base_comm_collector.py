@@ -20,7 +20,7 @@ from hpcdi.roles.collector.base_parallel_collector import (
 )
 from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
 from hpcdi.roles.context import WorkerContext, get_task_uid
-from hpcdi.store.builder import Segment
+from hpcdi.store.segment import Segment
 from hpcdi.types import Array
 from hpcdi.utils.nested import share_tensors
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
