@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import traceback
@@ -11,7 +12,8 @@ from importlib import import_module
 
 from hpcdi import __version__
 from hpcdi.commands.options import OF_A_RUN
-from hpcdi.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError
+from hpcdi.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError, LaunchError
+from hpcdi.run.environment import detect, is_first, need_home
 from hpcdi.utils import console, early
 from hpcdi.utils.backoff import idle_threads_sleep
 
@@ -39,6 +41,8 @@ COMMANDS = (
 )
 _RUNS = ("train", "serial", "join", "sweep")
 """Commands that go on where nobody reads their output any more."""
+_ONCE = {"submit": "submit a run of its own", "sweep": "start a sweep of its own"}
+"""What each task of a launcher would do, where the command is no ranks'."""
 DESCRIPTION = """\
 Distributed reinforcement learning as one MPI program: rank 0 coordinates, some ranks learn, the
 others collect.
@@ -82,7 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     command = parser.parse_args(arguments[:1]).command
     console.prepare(is_run=command in _RUNS)
+    need_home()
     try:
+        _check_tasks(command)
         with idle_threads_sleep():
             module = import_module(f"hpcdi.commands.{command}")
             early.give_back(signal.SIGINT)
@@ -105,3 +111,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.forget(sys.stdout.fileno())
         sys.stderr.write(f"hpcdi {command}: it cannot write any more: {error.strerror}\n")
         return EXIT_FAILED
+
+
+def _check_tasks(command: str) -> None:
+    """Check that a command that is no ranks' has not been started by each of several tasks.
+
+    Serial runs may be: `seed=$SLURM_PROCID` makes different ones of them. The first one says it.
+
+    Raises:
+        LaunchError: each task would submit, or start, the whole.
+    """
+    launched = detect(os.environ)
+    if launched.tasks == 1:
+        return
+    tasks = f"{launched.tasks} tasks of {launched.launcher}"
+    if command in _ONCE:
+        raise LaunchError(
+            f"{tasks} would each {_ONCE[command]}: start it without {launched.launcher}"
+        )
+    if command == "serial" and is_first(os.environ):
+        sys.stderr.write(
+            f"hpcdi serial: {tasks} each train the whole experiment, with the seed that it has; "
+            "hpcdi train is one run over all of them\n"
+        )

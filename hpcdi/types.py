@@ -104,16 +104,31 @@ class SequenceRule:
     behind a sequence are drawn with it, which its last transitions bootstrap from. The column
     ``sequence_len`` has how many rows follow in the item, from each transition's to that of the
     observation after the last one.
+
+    None begins where only `burn_in` transitions are left, from which nothing would be learnt; an
+    item's first one always does, since an episode that begins there needs no burn-in.
     """
 
     length: int = 1
     stride: int = 1
     ahead: int = 0
+    burn_in: int = 0
 
     @property
     def rows(self) -> int:
         """Rows that are drawn, at most."""
         return self.length + self.ahead
+
+    @property
+    def begins_everywhere(self) -> bool:
+        """True if one begins at each transition."""
+        return self.stride == 1 and not self.burn_in
+
+    def counts(self, item_len: Array) -> Array:
+        """Returns how many begin in items, int64, of so many transitions; in each at least one."""
+        lengths = item_len.astype(np.int64)
+        counts = -(-(lengths - self.burn_in) // self.stride)
+        return np.minimum(np.maximum(counts, 1), lengths)
 
 
 @dataclass(frozen=True)

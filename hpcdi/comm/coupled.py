@@ -18,6 +18,7 @@ from mpi4py import MPI
 from hpcdi.comm.doorbell import Waiting
 from hpcdi.comm.solver_protocol import SolverLost
 from hpcdi.utils.backoff import probed
+from hpcdi.utils.watchdog import WAITING
 
 _LOOK_S = 20e-3
 """From one look at the group to the next."""
@@ -87,4 +88,5 @@ class CoupledComm(MPI.Intracomm):
             self._looked_s = now
             if self.has_ended():
                 self._over_s = min(self._over_s, now + _LAST_S)
-        waiting.pause(rings=False)
+        with WAITING:  # for which `deadline` is the limit
+            waiting.pause(rings=False)

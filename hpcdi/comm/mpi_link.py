@@ -75,8 +75,8 @@ class MpiLink:
     Args:
         comm: a communicator for this link alone (`Dup`), so that its tags are private; it raises
             errors (mpi4py's default).
-        shortest_nap_s: first nap after a message.
-        longest_nap_s: longest nap while nothing comes.
+        shortest_nap_s: first nap after a message, where not all ring.
+        longest_nap_s: longest nap while nothing comes, there.
     """
 
     def __init__(
@@ -162,8 +162,9 @@ class MpiLink:
             self._backoff.nap(at_most_s)
             return
         self._at_bell.nap(at_most_s)
-        if self.bell.hear():
+        if self.bell.hear() and not self.wake.is_set():  # not by this process itself
             self._rung_at = time.monotonic()
+            self._backoff.reset()
 
     def _probe(self) -> list[tuple[int, Message]]:
         self._drop_sent()

@@ -50,7 +50,7 @@ from hpcdi.comm.solver_protocol import (
 )
 from hpcdi.comm.world import communicator
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import CommError, EnvError
+from hpcdi.errors import CommError, EnvValueError
 from hpcdi.utils.processes import born_of
 from hpcdi.utils.threads import BackgroundThread
 
@@ -155,7 +155,7 @@ class SolverGroup:
         """Take hellos; when all ranks have said theirs, make the pair. Returns whether it is made.
 
         Raises:
-            EnvError: the program has other sizes than the configuration.
+            EnvValueError: the program has other sizes than the configuration.
             SolverLost: the group is.
         """
         if self.state is not State.EXPECTED:
@@ -187,7 +187,7 @@ class SolverGroup:
         who = f"(rank {rank}, process {lines['pid']} on {lines['host']})"
         if mismatch := self._mismatch(lines, who):
             self._send(self._world, rank, WORLD_TAG, self._go_message())  # it says so, too
-            raise EnvError(f"environment {self.place.environment}: {mismatch}")
+            raise EnvValueError(f"environment {self.place.environment}: {mismatch}")
         is_here = lines["host"] == platform.node()
         ringer = Ringer.of(lines["bell"], lines["inode"]) if is_here else None
         return Peer(rank, int(lines["pid"]), ringer)

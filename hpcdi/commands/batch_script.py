@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
-from hpcdi.run.environment import REFUSED, REFUSED_VARIABLE
+from hpcdi.run.environment import OF_A_RANK, REFUSED, REFUSED_VARIABLE
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import counted
 
@@ -90,10 +91,14 @@ class BatchJob:
 
 
 _BESIDE_SHELL = """\
-# This shell gets the signal before the time limit, and passes it on.
+# This shell gets the signal before the time limit, also another one that the user names, and
+# passes it on.
 {command} &
 pid=$!
 trap 'kill -USR2 "$pid" 2>/dev/null || true' USR2  # it may have ended
+trap 'kill -USR1 "$pid" 2>/dev/null || true' USR1
+trap 'kill -XCPU "$pid" 2>/dev/null || true' XCPU
+trap 'kill -HUP "$pid" 2>/dev/null || true' HUP
 trap 'is_ending=1; kill -USR2 "$pid" 2>/dev/null || true' TERM
 while
     code=0  # a signal ends `wait`, too
@@ -116,7 +121,24 @@ srun --mpi={mpi} --export=ALL --kill-on-bad-exit=1 \\
     ),
 }
 
-_LIMITS = """\
+_UNSET = textwrap.fill(
+    "unset " + " ".join(f'"${{!{start}@}}"' for start in OF_A_RANK),
+    width=96,
+    subsequent_indent="    ",
+    break_long_words=False,
+    break_on_hyphens=False,
+).replace("\n", " \\\n")
+_LIMITS = (
+    f"""\
+# sbatch passes on the variables of the shell in which it is typed: in a step of srun those of a
+# rank, in another job that one's memory and GPUs, for which srun would ask here. Without them the
+# ranks have all that this job has.
+{_UNSET}
+unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_GPUS SLURM_GPUS_PER_NODE
+# On a full disk, on which the output lies, too, a word that is lost ends nothing.
+say() {{ echo "hpcdi: $*" || true; }}
+"""
+    """\
 # Slurm's commands, without variables of this job or of another that change what they do.
 slurm() (
     for name in ${!SLURM_@} ${!SQUEUE_@} ${!SBATCH_@}; do
@@ -156,11 +178,12 @@ job() {
 }
 
 """
+)
 _COUNT = """\
         # on a full disk nothing is counted: the job is requeued until there is room
         { mkdir -p "$RUN/submit" && echo "job $JOB: exit code $code" >> "$vain"; } || true
         if [ "$({ wc -l < "$vain"; } 2>/dev/null || echo 0)" -gt 3 ]; then
-            echo "hpcdi: it did not begin four times in a row, and is not started again" >&2
+            say "it did not begin four times in a row, and is not started again" >&2
             rm "$vain"
             exit 1
         fi
@@ -168,18 +191,18 @@ _COUNT = """\
 _VERDICT = """\
 # How the run ended stands in its run.json. The exit codes of srun and mpirun are unreliable: a rank
 # that has left may look like one that was killed, and mpirun returns 0 after it has lost a node.
-mkdir -p "$RUN"
+mkdir -p "$RUN" || true
 before=$(cat "$RUN/run.json" 2>/dev/null || true)
 vain=$RUN/submit/starts-in-vain
 # To all processes of the job: the ranks take them, and this shell goes on.
 is_ending=
-trap : USR2
+trap : HUP USR1 USR2 XCPU
 trap is_ending=1 TERM
 {start}\
 said=$(sed -n 's/^  "exit_code": \\([0-9]*\\),\\{0,1\\}$/\\1/p' "$RUN/run.json" 2>/dev/null || true)
 if [ "$(cat "$RUN/run.json" 2>/dev/null || true)" = "$before" ]; then
     if [ "$said,$code" = 0,0 ]; then exit 0; fi  # it was done before
-    echo "hpcdi: the run has not begun (exit code $code)" >&2
+    say "the run has not begun (exit code $code)" >&2
     case $code in  # the user's error: it has been named above
         2) exit 2 ;;
         "$HPCDI_REFUSED") exit 1 ;;
@@ -207,15 +230,15 @@ for _ in {1..5}; do
     state=$(job)
     if [ "$state" != "RUNNING 1" ]; then break; fi
     if slurm scontrol requeue "$JOB"; then
-        echo "hpcdi: $why; job $JOB will $will"
+        say "$why; job $JOB will $will"
         { sleep 60 || true; } 2>/dev/null  # until Slurm ends this script, of which bash would tell
         exit 85
     fi
     sleep 5 || true
 done
-echo "hpcdi: $why"
+say "$why"
 if [ -z "$state" ]; then
-    echo "hpcdi: Slurm says nothing of job $JOB: it is not requeued, submit it again yourself" >&2
+    say "Slurm says nothing of job $JOB: it is not requeued, submit it again yourself" >&2
 fi
 """
 _AGAIN = (
@@ -235,10 +258,10 @@ if [[ $state == RUNNING* ]]; then  # it may not be requeued: another job like it
         ${task:+--array="$task"} ${SLURM_JOB_NAME:+--job-name="$SLURM_JOB_NAME"} "${like_it[@]}" \\
         "$0" "$@" | grep -oE '^[0-9]+'); then
         next=${next##*$'\\n'}${task:+_$task}
-        echo "hpcdi: job $next will resume it: this one may not be requeued"
-        echo "{\\"job\\": {\\"SLURM_JOB_ID\\": \\"$next\\"}}" > "$RUN/next_job.json"
+        say "job $next will resume it: this one may not be requeued"
+        echo "{\\"job\\": {\\"SLURM_JOB_ID\\": \\"$next\\"}}" > "$RUN/next_job.json" || true
     else
-        echo "hpcdi: sbatch has taken no job that resumes it: submit one with HPCDI_RUN=$RUN" >&2
+        say "sbatch has taken no job that resumes it: submit one with HPCDI_RUN=$RUN" >&2
     fi
 fi
 exit 85
@@ -254,7 +277,7 @@ is_ending=
 {_BESIDE_SHELL.replace("{command}", '"${PYTHON[@]}" -m hpcdi sweep resume "$RUN" --pack "$@"')}\
 if [ "$code" != 85 ]; then exit "$code"; fi
 if [ "$(begun)" = "$before" ]; then
-    echo "hpcdi: no run has begun" >&2
+    say "no run has begun" >&2
     if [ -z "$is_ending" ] && [[ "$(job)" == RUNNING* ]]; then
 {_COUNT}\
     fi

@@ -34,6 +34,8 @@ _PROGRESS_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("pid", "evaluations"), int),
     "phase": str,
 }
+SWEEP_FILE = "sweep.json"
+"""Manifest of a sweep, in the folder above its runs' folders."""
 GOES_WELL = ("pending", "starting", "running", "done")
 
 _OFFLINE = "policy.other.commander.offline_iterations"
@@ -172,6 +174,12 @@ def find_run(name: str) -> Path:
     ]:
         layout = RunLayout(run)
         jobs = jobs_of(layout, run_folder.read(run), read_progress(layout))
+        if (sweep := _packed_sweep_of(run, name)) is not None:
+            shown = run_folder.short(sweep)
+            raise LaunchError(
+                f"job {name} does all runs of a sweep: hpcdi sweep status {shown}; or name one of "
+                f"them, such as {run_folder.short(sweep / '000')}"
+            )
         if name in jobs:
             return layout.root.resolve()
         tasks += [job_id for job_id in jobs if job_id.startswith(f"{name}_")]
@@ -186,6 +194,16 @@ def find_run(name: str) -> Path:
     raise LaunchError(
         f"no run in {searched} belongs to job {name}; {in_queue}. Name the run folder"
     )
+
+
+def _packed_sweep_of(run: Path, job: str) -> Path | None:
+    """Returns the sweep, here or above a run, that a job does, or is to do; None: there is none."""
+    for folder in (run, run.parent):
+        packed = read_json(folder / SWEEP_FILE).get("job")
+        jobs = {packed, *jobs_of(RunLayout(folder), {}, {})} if packed else ()
+        if job in jobs or job.partition("_")[0] in jobs:
+            return folder
+    return None
 
 
 def runs_of(names: Iterable[str]) -> list[Path]:
@@ -324,12 +342,14 @@ def _status(
         facts.get("pid"),
         facts.get("host"),
     )
+    is_packed = bool(read_json(layout.root.parent / SWEEP_FILE).get("job"))
+    is_given_up = is_packed and facts.get("state") == "failed"  # its job starts it no more
     signs = SignsOfLife(
         age_s=_age_s(layout.status_file, layout.run_file),
         beat_s=beat_s,
         is_process=is_process,
         is_retaken="pid" in facts and is_alive and is_another,
-        job=None if original else _job_of(job_ids, ask),
+        job=None if original or is_given_up else _job_of(job_ids, ask),
         original=original,
     )
     state, why = judge(facts, progress, signs)

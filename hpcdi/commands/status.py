@@ -5,6 +5,7 @@ Nothing is asked of the run itself: it may be pending, hang, or be dead.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import statistics
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.commands.options import add_run, make_parser, seconds_from
-from hpcdi.commands.run_state import RunStatus, find_run, status_of
+from hpcdi.commands.run_state import SWEEP_FILE, RunStatus, find_run, status_of
+from hpcdi.errors import LaunchError
 from hpcdi.run import run_folder
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import read_json
@@ -185,7 +187,7 @@ def steps(status: RunStatus) -> list[str]:
         look.append(f"less {short(status.job_output)}")
     if not status.snapshot:
         return look
-    return [*look, f"{_command(status)} --resume {run}"]
+    return [*look, _to_resume(status)]
 
 
 def _headline(status: RunStatus) -> str:
@@ -196,6 +198,17 @@ def _headline(status: RunStatus) -> str:
     where = f" on {', '.join(hosts) if len(hosts) <= _HOSTS_NAMED else f'{len(hosts)} hosts'}"
     why = f"; {status.why}" if status.why else ""
     return f"{name}{size}{where if hosts else ''}: {status.state}{why}"
+
+
+def _to_resume(status: RunStatus) -> str:
+    """Returns the command that resumes a run, or the sweep of which it is one."""
+    above = status.layout.root.parent
+    if (above / SWEEP_FILE).exists():
+        from hpcdi.commands.sweep.runs import read
+
+        with contextlib.suppress(LaunchError):  # it is damaged
+            return read(above).command_to_resume
+    return f"{_command(status)} --resume {short(status.layout.root)}"
 
 
 def _command(status: RunStatus) -> str:

@@ -48,6 +48,7 @@ from hpcdi.config.schema import SlurmConfig
 from hpcdi.config.words import literal
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run import guest, resume, run_folder, run_lock, slurm_queue
+from hpcdi.run.environment import OF_A_RANK
 from hpcdi.run.experiment import check_data, load_experiment
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_folder import short
@@ -572,7 +573,11 @@ def _environment(job: BatchJob | None) -> dict[str, str]:
     stated = {f"SBATCH_{name.upper()}" for name in options}
     stated.add("HPCDI_RUN")  # the run folder of the job in which this may be: not of the new one
     variables = slurm_queue.slurm_variables(os.environ)
-    return {name: value for name, value in variables.items() if name not in stated}
+    return {
+        name: value
+        for name, value in variables.items()
+        if name not in stated and not name.startswith(OF_A_RANK)
+    }
 
 
 def to_slurm(job: BatchJob) -> str:

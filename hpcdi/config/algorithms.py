@@ -78,7 +78,7 @@ class ActorCriticConfig(OnPolicyConfig):
 class DiscreteModelConfig(ModelConfig):
     """The networks; shapes left empty are taken from the environment."""
 
-    action_shape: int | None = setting(None, "number of discrete actions", minimum=2)
+    action_shape: int | None = setting(None, "number of discrete actions", minimum=1)
 
     @property
     def actions(self) -> int:
@@ -155,8 +155,9 @@ class VDNLearnConfig(DQNLearnConfig):
 
     burn_in: int = setting(
         0,
-        "steps at the start of a sequence that only the memory reads; 0: where "
-        "sequences are whole episodes",
+        "steps at the start of a sequence that only the memory reads, but for an episode's "
+        "start; so nothing is learnt from so many steps behind each end of collect.n_sample "
+        "within an episode; 0: where sequences are whole episodes",
         minimum=0,
     )
 
@@ -168,7 +169,7 @@ class VDNCollectConfig(CollectConfig):
     stride: int | None = setting(
         None,
         "with a memory: steps from one sequence's start to the next's; empty: unroll_len - "
-        "learn.burn_in, so that each step is learnt from once",
+        "learn.burn_in, so that no step is learnt from twice",
         minimum=1,
     )
 
@@ -319,7 +320,11 @@ class R2D2LearnConfig(DQNLearnConfig):
     PAPER_RATIO: ClassVar[float | None] = None  # as many as come (Kapturowski et al. 2019)
 
     burn_in: int = setting(
-        10, "steps at the start of a sequence that only the memory reads", minimum=0
+        10,
+        "steps at the start of a sequence that only the memory reads, but for an episode's start; "
+        "so nothing is learnt from so many steps behind each end of collect.n_sample within an "
+        "episode",
+        minimum=0,
     )
     eta: float = setting(
         0.9,
@@ -341,7 +346,8 @@ class R2D2CollectConfig(CollectConfig):
 
     n_sample: int = setting(
         80,
-        "transitions of one environment that are processed together; sequences end there",
+        "transitions of one environment that are processed together; sequences end there, and "
+        "learn.burn_in steps behind it are learnt from in none: set it well above these",
         minimum=2,
         maximum=65_535,
     )

@@ -491,6 +491,11 @@ class PolicyConfig(ComponentConfig):
         return SequenceRule(length, getattr(self.collect, "stride", length), self.nstep)
 
     @property
+    def burn_in(self) -> int:
+        """Steps of a sequence that its memory reads first, and that are not learnt from."""
+        return getattr(self.learn, "burn_in", 0) if self.samples_sequences else 0
+
+    @property
     def memory(self) -> str:
         """The memory of the policy's network, see `ModelConfig.memory`."""
         return "none"

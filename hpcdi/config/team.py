@@ -123,6 +123,11 @@ class TeamConfig(PolicyConfig):
         return SequenceRule(rules[0].length, stride, ahead)
 
     @property
+    def burn_in(self) -> int:
+        """See `PolicyConfig.burn_in`: the shortest of the policies'."""
+        return min((policy.burn_in for policy in self.policies.values()), default=0)
+
+    @property
     def stack_len(self) -> int:
         """See `PolicyConfig.stack_len`: the longest of the policies'."""
         return max((policy.stack_len for policy in self.policies.values()), default=0)

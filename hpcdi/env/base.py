@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from hpcdi.config.compat import Configurable
+from hpcdi.config.env import ChildConfig
 from hpcdi.config.schedule import Scheduled
 from hpcdi.env.arguments import make_numbered
 from hpcdi.errors import EnvValueError
@@ -42,13 +43,19 @@ class EnvType(Configurable):
         return False
 
     @classmethod
+    def is_vector(cls, cfg: Any) -> bool:
+        """Decides whether collectors step a vector environment, and not single ones."""
+        is_single = cfg.needs_single or isinstance(cfg.manager, ChildConfig)
+        return bool(not is_single and cls.has_vector(cfg))
+
+    @classmethod
     def probe(cls, cfg: Any) -> Any:
         """Returns an environment as a run has it: one, or a vector environment of one.
 
         Raises:
             ConfigError: it cannot be made.
         """
-        if not cfg.needs_single and cls.has_vector(cfg):
+        if cls.is_vector(cfg):
             return cls.make_vector(cfg, 1)
         return make_numbered(partial(cls.make_single, cfg), 0, cfg.manager.folder)
 

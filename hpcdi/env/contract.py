@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces as of_gymnasium
+from gymnasium.vector import AutoresetMode
 
 from hpcdi.errors import EnvError, EnvValueError
 from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, Spaces
@@ -86,7 +87,7 @@ def leaves_of(root: str, space: object, path: Path = ()) -> Iterator[tuple[Leaf,
 def _leaf(root: str, space: object, name: str) -> Leaf:
     if isinstance(space, of_gymnasium.Box):
         low, high = (tuple(map(float, np.ravel(limit))) for limit in (space.low, space.high))
-        return Leaf(name, space.shape, str(np.dtype(space.dtype)), low=low, high=high)
+        return Leaf(name, space.shape, _native(space.dtype), low=low, high=high)
     if isinstance(space, of_gymnasium.Discrete):
         counts, starts = [int(space.n)], [int(space.start)]
     elif isinstance(space, of_gymnasium.MultiDiscrete):
@@ -94,14 +95,22 @@ def _leaf(root: str, space: object, name: str) -> Leaf:
     elif isinstance(space, of_gymnasium.MultiBinary):
         counts, starts = [2] * math.prod(space.shape), []
     else:
+        leave_out = (
+            ", or leave a part out, e.g. by env.wrappers: [{type: FilterObservation, "
+            "filter_keys: [...]}]"
+        )
         raise EnvError(
             f"{root}s {'have a part ' + name if name else 'are'} {space}; hpcdi takes Box, "
             "Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these: wrap the "
-            "environment, or leave a part out, e.g. by env.wrappers: [{type: FilterObservation, "
-            "filter_keys: [...]}]"
+            f"environment{leave_out if root == 'observation' and name else ''}"
         )
     kept = tuple(starts) if any(starts) else ()
-    return Leaf(name, space.shape or (), str(np.dtype(space.dtype)), tuple(counts), kept)
+    return Leaf(name, space.shape or (), _native(space.dtype), tuple(counts), kept)
+
+
+def _native(dtype: Any) -> str:
+    """Returns a dtype in the byte order of this machine, which alone torch takes."""
+    return str(np.dtype(dtype).newbyteorder("="))
 
 
 def mask_size(space: object) -> int:
@@ -426,9 +435,10 @@ class Field:
         limits: of whole numbers, both included; None: none but those of the dtype.
         mask_space: of masks of legal actions, 0 and 1 of any dtype; None: it is no column of masks.
         origin: is subtracted from values, in float64; None: nothing is.
+        bounds: of what is handed back, see `_narrow_bounds`; None: none.
 
     Attributes:
-        name, path, start, origin: see there.
+        name, path, start, origin, bounds: see there.
         shape, dtype: of a row.
         is_discrete: whether its values are counted: `leaf` has their counts.
     """
@@ -443,8 +453,9 @@ class Field:
         *,
         mask_space: Any = None,
         origin: Array | None = None,
+        bounds: tuple[Array, Array] | None = None,
     ) -> None:
-        self.origin = origin
+        self.origin, self.bounds = origin, bounds
         self.name, self.path, self.start = name, path, start
         self.shape, self.dtype = leaf.shape, np.dtype(leaf.dtype)
         self.is_discrete = bool(leaf.counts)
@@ -525,6 +536,8 @@ class Field:
         value = as_dtype(column if at is ... else column[at], self.dtype)
         if self.start is not None and not from_zero:
             return (value + self.start).astype(self.dtype)
+        if self.bounds is not None:
+            return value.clip(*self.bounds)
         return value.copy() if value.ndim else value
 
     def _fitting(self, value: object, shape: tuple[int, ...], is_one: bool) -> tuple[Array, bool]:
@@ -645,6 +658,7 @@ class Space:
                 leaf.column(root), (*prefix, *path), stored,
                 None if is_seen or not leaf.starts else np.reshape(leaf.starts, leaf.shape),
                 _limits_of(pick_space(space, path), leaf, is_seen),
+                bounds=None if is_seen else _narrow_bounds(pick_space(space, path)),
                 origin=_origin_in(origin, stored, leaf.column(root)),
             )
             for stored, (leaf, path) in zip(self.leaves, leaves, strict=True)
@@ -798,7 +812,8 @@ class Space:
         only = self._only
         if only is None:
             return partial(self.value, columns, row)
-        if not only.shape and only.start is None:  # a number of an array is a copy
+        # a number of an array is a copy
+        if not only.shape and only.start is None and only.bounds is None:
             return partial(columns[only.name].__getitem__, row)
         return partial(only.value, columns[only.name], row)
 
@@ -1063,6 +1078,19 @@ def _parts(result: Any) -> str:
     return f"{len(result)} values" if is_tuple else described(result)
 
 
+def objection_to(env: Any, env_num: int) -> str:
+    """Returns why a vector environment cannot be stepped as one of `env_num`; "": it can."""
+    mode = env.metadata.get("autoreset_mode")
+    if not isinstance(mode, AutoresetMode):
+        return (
+            f"{env} does not say how it resets: its metadata['autoreset_mode'] is {mode!r}, and "
+            "must be one of gymnasium.vector.AutoresetMode"
+        )
+    if env.num_envs != env_num:
+        return f"{env} has {env.num_envs} environments (num_envs), and was made for {env_num}"
+    return ""
+
+
 def numbers_in(info: object, _above: tuple[object, ...] = ()) -> dict[str, float]:
     """Returns the numbers of an info, those of nested ones by '/'-joined names; {} if no dict.
 
@@ -1149,6 +1177,23 @@ def _limits_of(space: Any, leaf: Leaf, is_seen: bool) -> tuple[Any, Any] | None:
     if low.min() == low.max() and high.min() == high.max():  # one comparison for all
         return low.min().item(), high.max().item()
     return low, high
+
+
+def _narrow_bounds(space: Any) -> tuple[Array, Array] | None:
+    """Returns the bounds of a Box with a component that is narrower than steps of float32.
+
+    Policies act in float32, so that what they mean by its bounds may lie beyond them. None: there
+    is no such component.
+    """
+    if not isinstance(space, of_gymnasium.Box) or space.dtype == np.float32:
+        return None
+    low, high = (limit.astype(np.float64) for limit in (space.low, space.high))
+    with np.errstate(all="ignore"):  # of bounds that are none
+        step = np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32))
+        if not (high - low <= 2 * step).any():
+            return None
+    native = _native(space.dtype)
+    return space.low.astype(native), space.high.astype(native)
 
 
 def _range_of(dtype: np.dtype[Any]) -> tuple[float, float]:

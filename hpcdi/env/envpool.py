@@ -40,7 +40,8 @@ class EnvPoolVector(VectorEnv[Array, Array, Array]):
         self, make: Callable[[int], Any], env_num: int, render_mode: str | None = None
     ) -> None:
         self._make, self.render_mode = make, render_mode
-        self._pool: Any = make(0)
+        self._pool: Any = None  # it is closed, too, where it cannot be made
+        self._pool = make(0)
         self.num_envs = env_num
         with _quiet():
             self.single_observation_space = self._pool.observation_space
@@ -78,7 +79,8 @@ class EnvPoolVector(VectorEnv[Array, Array, Array]):
 
     def close_extras(self, **_kwargs: Any) -> None:
         """End its threads."""
-        self._pool.close()
+        if self._pool is not None:
+            self._pool.close()
 
 
 class EnvPoolEnv(EnvType):
@@ -96,7 +98,8 @@ class EnvPoolEnv(EnvType):
         """Returns a vector environment of `env_num` copies.
 
         Raises:
-            ConfigError: EnvPool is not installed, or does not know the id or a keyword argument.
+            ConfigError: EnvPool is not installed, does not know the id or a keyword argument, or
+                has several players there.
         """
         import_module(cfg.import_names)
         try:
@@ -107,7 +110,12 @@ class EnvPoolEnv(EnvType):
 
         def make(seed: int) -> Any:
             with _quiet():
-                return envpool.make_gymnasium(cfg.env_id, num_envs=env_num, seed=seed, **cfg.kwargs)
+                pool = envpool.make_gymnasium(cfg.env_id, num_envs=env_num, seed=seed, **cfg.kwargs)
+            if (players := pool.config.get("max_num_players", 1)) > 1:
+                pool.close()
+                said = f"{cfg.env_id!r} has up to {players} players in EnvPool, and hpcdi takes one"
+                raise ConfigError([Problem("env.env_id", said)])
+            return pool
 
         try:
             return EnvPoolVector(make, env_num, cfg.kwargs.get("render_mode"))

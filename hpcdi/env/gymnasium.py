@@ -20,9 +20,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from hpcdi.config.env import EnvConfig, GymnasiumConfig
 from hpcdi.env.arguments import is_numbered, numbered
 from hpcdi.env.base import EnvFailure, EnvType
+from hpcdi.env.contract import objection_to
 from hpcdi.env.old_gym import made_by
 from hpcdi.env.wrappers import ActionMasks, Checked, without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, EnvError, Problem
+from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import import_module, missing_module, named_in_module
 
 
@@ -52,8 +54,7 @@ class GymnasiumEnv(EnvType):
         if cfg.wrappers or cfg.action_mask or is_numbered(cfg.kwargs):
             return False
         with _config_errors(cfg.env_id):
-            spec = _class_spec(cfg.env_id) or gymnasium.spec(cfg.env_id.rpartition(":")[2])
-            return spec.vector_entry_point is not None
+            return _spec_of(cfg.env_id).vector_entry_point is not None
 
     @classmethod
     def make_single(cls, cfg: GymnasiumConfig) -> Any:
@@ -73,9 +74,27 @@ class GymnasiumEnv(EnvType):
     def make_vector(cls, cfg: GymnasiumConfig, env_num: int) -> VectorEnv[Any, Any, Any]:
         """Returns a vector environment of `env_num` copies.
 
+        An environment's own form that cannot be stepped is left for single ones together (sync),
+        unless it is asked for.
+
         Raises:
-            ConfigError: gymnasium does not know the id, or a package that it needs is missing.
+            ConfigError: gymnasium does not know the id, or a package that it needs is missing; or
+                the environment's own form cannot be stepped, and must be.
         """
+        env = cls._made_together(cfg, env_num)
+        if not (wrong := objection_to(env, env_num)):
+            return env
+        env.close()
+        has_single = _spec_of(cfg.env_id).entry_point is not None
+        if cfg.vectorization != "auto" or not has_single:
+            wrong += "; set it to sync, for single ones" * has_single
+            raise ConfigError([Problem("env.vectorization", wrong)])
+        LOGGER.info("%s; single ones are taken (env.vectorization: sync)", wrong)
+        return cls._made_together(dataclasses.replace(cfg, vectorization="sync"), env_num)
+
+    @classmethod
+    def _made_together(cls, cfg: GymnasiumConfig, env_num: int) -> VectorEnv[Any, Any, Any]:
+        """Returns a vector environment, whether or not it can be stepped."""
         mode = None if cfg.vectorization == "auto" else cfg.vectorization
         autoreset = AutoresetMode[cfg.autoreset.upper()] if cfg.autoreset else None
         wrapped = partial(cls._wrapped, cfg) if cfg.wrappers or cfg.action_mask else None
@@ -126,7 +145,7 @@ def _called(cfg: GymnasiumConfig) -> tuple[EnvSpec | str, dict[str, Any]]:
     others = {name: given[name] for name in given.keys() - kwargs.keys()}
     if not others and _LIMIT not in given:
         return spec or cfg.env_id, kwargs
-    spec = copy.deepcopy(spec or gymnasium.spec(cfg.env_id.rpartition(":")[2]))
+    spec = copy.deepcopy(spec or _spec_of(cfg.env_id))
     entry: Any = spec.entry_point
     entry = load_env_creator(entry) if isinstance(entry, str) else entry
     if _LIMIT in given and _has_argument(entry, _LIMIT):
@@ -165,6 +184,11 @@ def _has_argument(make: Any, name: str) -> bool:
         return name in inspect.signature(make).parameters
     except (TypeError, ValueError):  # of what is written in C
         return False
+
+
+def _spec_of(env_id: str) -> EnvSpec:
+    """Returns the specification of an id, or of ``module:Class``."""
+    return _class_spec(env_id) or gymnasium.spec(env_id.rpartition(":")[2])
 
 
 def _class_spec(env_id: str) -> EnvSpec | None:

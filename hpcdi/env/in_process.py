@@ -537,14 +537,18 @@ def close_or_warn(env: Any, *, is_alone: bool = False) -> None:
         )  # fmt: skip
 
 
+def method_of(env: object, name: str) -> Any:
+    """Returns a method of an environment, looking through wrappers; None: it has none."""
+    return getattr(env, name, None) or getattr(getattr(env, "unwrapped", None), name, None)
+
+
 def call_method(env: object, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
-    """Call a method of an environment, looking through wrappers, with copies of arrays.
+    """Call a method of an environment, see `method_of`, with copies of arrays.
 
     Returns:
         Whether the environment has the method, and what that returned.
     """
-    method = getattr(env, name, None) or getattr(getattr(env, "unwrapped", None), name, None)
-    if method is None:
+    if (method := method_of(env, name)) is None:
         return False, None
     try:
         copies = [each.copy() if isinstance(each, np.ndarray) else each for each in args]

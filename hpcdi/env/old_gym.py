@@ -1,7 +1,7 @@
 """Environments of gym before 0.26, and of DI-engine, in gymnasium's API; by their shape alone.
 
 Nothing is imported of either: an environment is old if its spaces are another library's, or if its
-``reset`` takes no seed.
+``reset`` takes no seed, or no options.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def as_gymnasium(env: Any) -> Any:
     """Returns an environment with gymnasium's ``reset`` and ``step``; itself if it has them."""
     spaces = (getattr(env, name, None) for name in ("observation_space", "action_space"))
     are_foreign = any(space is not space_of(space) for space in spaces)
-    return OldEnv(env) if are_foreign or not _takes_seed(env) else env
+    is_new = _takes(env, "seed") and _takes(env, "options")
+    return env if is_new and not are_foreign else OldEnv(env)
 
 
 def made_by(entry: Any, **kwargs: Any) -> Any:
@@ -72,7 +73,7 @@ class OldEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._has_seed = _takes_seed(env)
+        self._has_seed = _takes(env, "seed")
         self._later_seeds = np.random.default_rng()
 
     @property
@@ -165,8 +166,8 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping)
 
 
-def _takes_seed(env: Any) -> bool:
-    """Decides whether ``reset`` takes a seed; a wrapper that takes anything, as what it wraps.
+def _takes(env: Any, name: str) -> bool:
+    """Decides whether ``reset`` takes a keyword; a wrapper that takes anything, as what it wraps.
 
     A gymnasium.Env that is no wrapper of gymnasium's is no other's either: it may hold, as `env`,
     what knows no seed, and seed it itself.
@@ -175,7 +176,7 @@ def _takes_seed(env: Any) -> bool:
         parameters = inspect.signature(env.reset).parameters.values()
     except (TypeError, ValueError):  # written in C
         return True
-    if any(p.name == "seed" for p in parameters):
+    if any(p.name == name for p in parameters):
         return True
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         return False
@@ -183,4 +184,4 @@ def _takes_seed(env: Any) -> bool:
         return True
     inner = getattr(env, "env", None)
     wraps = hasattr(inner, "action_space") and callable(getattr(inner, "reset", None))
-    return _takes_seed(inner) if wraps else True
+    return _takes(inner, name) if wraps else True

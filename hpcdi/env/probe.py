@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from gymnasium.vector import SyncVectorEnv
+
 from hpcdi.config.env import ChildConfig, EnvConfig
 from hpcdi.config.schedule import KWARGS
 from hpcdi.dataclass import dataclass
@@ -28,7 +30,7 @@ from hpcdi.env.contract import (
 )
 from hpcdi.env.create import get_env_cls, single_env_fns
 from hpcdi.env.gymnasium import failed_in_making, place_within
-from hpcdi.env.in_process import close_or_warn
+from hpcdi.env.in_process import close_or_warn, method_of
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import space_of_players, teams_of
 from hpcdi.env.process_state import (
@@ -58,6 +60,7 @@ class Seen:
         teams: players without one are teams.
         origin: what ``env.origin`` may be, by a first observation.
         observation_space, action_space: gymnasium's, of a player.
+        judges_goals: whether it has ``compute_reward``, for hindsight experience replay.
     """
 
     spaces: Spaces
@@ -66,6 +69,7 @@ class Seen:
     origin: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     observation_space: Any = None
     action_space: Any = None
+    judges_goals: bool = False
 
 
 def look_at(cfg: EnvConfig, *, trains: bool = False, seed: int | None = None) -> Seen:
@@ -98,10 +102,10 @@ def _look_at(cfg: EnvConfig, trains: bool, seed: int | None) -> Seen:
         is_beside = trains and _has_several(cfg)
         if not is_beside:
             first.close()
-        for path, make in _others(cfg, trains=trains, is_beside=is_beside):
+        for path, make, of in _others(cfg, trains=trains, is_beside=is_beside):
             try:
                 with _opened(make, cfg.title, path) as other:
-                    spaces = _seen(other, cfg, None).spaces
+                    spaces = _seen(other, of, None).spaces
             except Exception as error:
                 if not is_beside:
                     raise
@@ -186,8 +190,8 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
     Raises:
         ConfigError: its spaces are of another kind.
     """
-    is_battle = isinstance(getattr(env, "agents", None), int)
-    is_vector = hasattr(env, "single_observation_space")
+    env_cls = get_env_cls(cfg)
+    is_battle, is_vector = env_cls.is_battle, env_cls.is_vector(cfg)
     try:
         if is_battle:
             observation, action = space_of_players(env)
@@ -222,7 +226,9 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
                 break
     players = int(env.agents) if is_battle else 1
     teams = len(teams_of(env)) if is_battle else 1
-    return Seen(spaces, players, teams, origin, observation, action)
+    one = env.envs[0] if isinstance(env, SyncVectorEnv) else None if is_vector else env
+    judges = method_of(one, "compute_reward") is not None
+    return Seen(spaces, players, teams, origin, observation, action, judges)
 
 
 def _check_has_spaces(env: Any) -> None:
@@ -256,24 +262,28 @@ def _check_attributes(env: object, cfg: EnvConfig) -> None:
 def _has_several(cfg: EnvConfig) -> bool:
     """Decides whether a run makes several single environments in a process."""
     env_cls = get_env_cls(cfg)
-    if isinstance(cfg.manager, ChildConfig) or not getattr(env_cls, "is_of_one_process", True):
+    if isinstance(cfg.manager, ChildConfig) or not env_cls.is_of_one_process:
         return False
-    return bool(cfg.needs_single or not env_cls.has_vector(cfg))
+    return not env_cls.is_vector(cfg)
 
 
 def _others(
     cfg: EnvConfig, *, trains: bool, is_beside: bool
-) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yields how else environments of a run are made, and the setting that says so."""
+) -> Iterator[tuple[str, Callable[[], Any], EnvConfig]]:
+    """Yields the setting by which environments of a run differ, and how such ones are made.
+
+    And the settings that say whether they are single ones: an evaluation has its own.
+    """
     evaluated = cfg.for_evaluation()
     if evaluated is not cfg:
-        yield "env.eval_kwargs", partial(get_env_cls(cfg).probe, evaluated)
+        yield "env.eval_kwargs", partial(get_env_cls(cfg).probe, evaluated), evaluated
     changed = {course.argument: course.values[-1] for course in cfg.courses if course.argument}
     if changed and trains:
         paths = ", ".join(f"{KWARGS}{name}" for name in changed)
-        yield f"env.schedule.{paths}", partial(single_env_fns(cfg, [1])[0], kwargs=changed)
+        make = partial(single_env_fns(cfg, [1])[0], kwargs=changed)
+        yield f"env.schedule.{paths}", make, cfg
     elif evaluated is cfg and is_beside:
-        yield "", single_env_fns(cfg, [1])[0]
+        yield "", single_env_fns(cfg, [1])[0], cfg
 
 
 def _said_of(setting: str, error: ConfigError) -> ConfigError:

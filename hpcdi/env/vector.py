@@ -31,6 +31,7 @@ from hpcdi.env.contract import (
     described,
     number_in,
     numbers_in,
+    objection_to,
     parts_of_reset,
     parts_of_step,
     rewards_of_all,
@@ -265,12 +266,9 @@ class VectorEnvs:
     def _create(self) -> None:
         self.close()
         env = self._env = self._make()
-        self._mode = env.metadata.get("autoreset_mode")
-        if not isinstance(self._mode, AutoresetMode):
-            raise EnvError(
-                f"{env} does not say how it resets: its metadata['autoreset_mode'] is "
-                f"{self._mode!r}, and must be one of gymnasium.vector.AutoresetMode"
-            )
+        if wrong := objection_to(env, self.env_num):
+            raise EnvError(wrong)
+        self._mode = env.metadata["autoreset_mode"]
         envs = env.envs if isinstance(env, SyncVectorEnv) else ()
         self._timed = [TimedEnv(one, self.step_times[:, k]) for k, one in enumerate(envs)]
         observation = with_ordered_masks(env.single_observation_space, env.single_action_space)

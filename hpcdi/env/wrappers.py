@@ -28,6 +28,7 @@ from hpcdi.env.contract import (
     split_mask,
     truth_of,
 )
+from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.process_state import seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array
@@ -118,6 +119,25 @@ class RepeatAction(gymnasium.Wrapper[Any, Any, Any, Any]):
             if truth_of(terminated, "terminated") or truth_of(truncated, "truncated"):
                 break
         return observation, total, terminated, truncated, info
+
+
+class ResetOptions(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Every episode begins by the same options.
+
+    Args:
+        env: its reset takes them.
+        options: of each reset; those that a reset is given besides come before them.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], options: Mapping[str, Any]) -> None:
+        super().__init__(env)
+        self._options = dict(options)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        return self.env.reset(seed=seed, options={**self._options, **(options or {})})
 
 
 class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -262,6 +282,7 @@ WRAPPERS: dict[str, Wrap] = {
     "ChannelsFirst": ChannelsFirst,
     "Components": Components,
     "RepeatAction": RepeatAction,
+    "ResetOptions": ResetOptions,
     "ScaleReward": ScaleReward,
     "SignReward": SignReward,
 }
@@ -292,7 +313,7 @@ def wrap(env: object, wrappers: Sequence[str | Mapping[str, Any]]) -> Any:
         if name not in WRAPPERS and ":" not in name:  # gymnasium's want tuples, which YAML has not
             arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()}
         try:
-            env = make(env, **arguments)
+            env = as_gymnasium(make(env, **arguments))  # one of yours may be old itself
         except Exception as error:  # a wrapper refuses as it likes
             raise ConfigError(
                 [Problem(path, f"{name}: {type(error).__name__}: {error}")]

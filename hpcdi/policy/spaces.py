@@ -280,8 +280,12 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
 
 
 def _problems_of_filled(cfg: TorchPolicyConfig) -> Iterator[Problem]:
-    """What rules over several settings say, once the environment's values are known to them."""
+    """What rules and limits say, once the environment's values are known to them."""
     yield from cfg.problems()
+    for spec in dataclasses.fields(cfg.model):  # a file that hpcdi writes is one that it reads
+        bounds = spec.metadata.get("bounds")
+        if bounds and (said := bounds.objection(getattr(cfg.model, spec.name))):
+            yield Problem(f"model.{spec.name}", said)
     for problem in cfg.model.problems():
         yield dataclasses.replace(problem, path=f"model.{problem.path}")
 

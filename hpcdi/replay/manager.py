@@ -27,7 +27,7 @@ from hpcdi.replay.partition import (
     on_policy_buffer,
 )
 from hpcdi.replay.ratio import ReplayRatio, replay_ratio_of
-from hpcdi.types import ScalarWriter, SequenceRule
+from hpcdi.types import GIVEN, ScalarWriter, SequenceRule, collector_of
 
 EARLY_ROWS = 1_000_000
 """Rows of published blocks that are kept while there is no learner."""
@@ -42,6 +42,7 @@ class ReplayFigures:
         capacity: items that it can hold; 0: there is none.
         drawn: items that were ever drawn.
         admitted: transitions that learners have read.
+        steps: environment steps that these were made of; those of given data count, too.
         blocks_lost: blocks that a learner could not read.
         blocks_skipped: blocks that came faster than learners could read them, or that were left
             out: of players that are not here, or of a guest's older policy.
@@ -51,6 +52,7 @@ class ReplayFigures:
     capacity: int = 0
     drawn: int = 0
     admitted: int = 0
+    steps: int = 0
     blocks_lost: int = 0
     blocks_skipped: int = 0
 
@@ -78,6 +80,7 @@ class ReplayManager:
         partitions: by learner rank.
         items_admitted: transitions that learners have read in the whole run, each counted once
             where they are read again: after a restart, or after a learner's death by the others.
+        steps_admitted: environment steps that these were made of, fewer where goals are relabelled.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class ReplayManager:
     ) -> None:
         self.ratio, self._rule = ratio or ReplayRatio(), rule
         self.partitions: dict[int, Partition] = {}
-        self.items_admitted = 0
+        self.items_admitted = self.steps_admitted = 0
         self._unreadable, self._unwritten = set[int](), set[int]()  # ids of blocks
         self._make_buffer, self._block_bytes = make_buffer, block_bytes
         self._partition_class = partition
@@ -171,6 +174,8 @@ class ReplayManager:
             return []
         self._counted_before = [] if self.partitions else [part.buffer.counted()]
         self._lost_drawn += part.samples_drawn
+        if self.partitions:
+            self.ratio.lose_learner(len(self.partitions), self.samples_drawn())
         self._lost_skipped += part.backlog.dropped
         self._freed += part.take_freed()
         self._counted |= part.read_blocks
@@ -192,7 +197,7 @@ class ReplayManager:
     def assign(self, ready: BlockReady) -> list[tuple[int, AdmitBlock]]:
         """Give a block to the learner with the least load; without learners it waits."""
         parts = self.partitions
-        if not parts:
+        if not parts or ready.block_id in self._early.cut:
             self._early.add(ready)
             return []
         rank = min(parts, key=lambda rank: parts[rank].load)
@@ -213,8 +218,11 @@ class ReplayManager:
         if not (admitted.error and part.reread(admitted.block_id)):
             if admitted.error:
                 self._unreadable.add(admitted.block_id)
-            count = part.admit(admitted)
-            self.items_admitted += 0 if admitted.block_id in self._counted else count
+            piece = part.next_unread(admitted.block_id)
+            if part.admit(admitted) and piece and admitted.block_id not in self._counted:
+                is_given = collector_of(admitted.block_id) == GIVEN  # its steps are of no run
+                self.items_admitted += piece.transitions
+                self.steps_admitted += piece.transitions if is_given else piece.env_steps
         return part.orders()
 
     @property
@@ -231,7 +239,8 @@ class ReplayManager:
         if self._early.has(block.block_id):
             self._stored_early.append(block)
         elif not any(part.stored(block) for part in self.partitions.values()):
-            self._freed.append(block.shard.path)  # its rows were overwritten meanwhile
+            self._early.cut.discard(block.block_id)
+            self._freed.append(block.shard.path)  # its rows were overwritten meanwhile, or dropped
 
     def serve(self, env_steps: int, collecting: Collection[int]) -> list[tuple[int, Batches]]:
         """Draw equally many batches for each learner; none until all ask and all can have some.
@@ -314,6 +323,7 @@ class ReplayManager:
             capacity=self.capacity(),
             drawn=self._restored_drawn + self.samples_drawn(),
             admitted=self.items_admitted,
+            steps=self.steps_admitted,
             blocks_lost=self.blocks_lost,
             blocks_skipped=skipped,
         )
@@ -340,6 +350,7 @@ class ReplayManager:
             "waiting": self._early.paths,
             "drawn": self._restored_drawn + self.samples_drawn(),
             "admitted": self.items_admitted,
+            "steps": self.steps_admitted,
         }
 
     def load_state_dict(
@@ -357,6 +368,7 @@ class ReplayManager:
         self._counted_before = list(state.get("counted_before", []))
         self._restored_drawn = int(state["drawn"])
         self.items_admitted = int(state["admitted"])
+        self.steps_admitted = int(state.get("steps", self.items_admitted))
         self._published = dict(published or {}) if self._partition_class.is_replay else {}
 
 
@@ -413,4 +425,5 @@ def create_replay(
 
     ratio = replay_ratio_of(config, collectors, learners, in_turns=in_turns)
     block_bytes = config.system.storage.block_bytes
-    return ReplayManager(make_buffer, block_bytes, kind, ratio, policy.sequence)
+    rule = dataclasses.replace(policy.sequence, burn_in=policy.burn_in)
+    return ReplayManager(make_buffer, block_bytes, kind, ratio, rule)

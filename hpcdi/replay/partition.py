@@ -69,9 +69,9 @@ def make_placer(
 
 def item_count(ready: BlockReady, rule: SequenceRule) -> int:
     """How many items of the replay buffer are in a block: transitions, or sequences."""
-    if rule.stride == 1:
+    if rule.begins_everywhere:
         return ready.transitions
-    return int((-(-ready.items["item_len"].astype(np.int64) // rule.stride)).sum())
+    return int(rule.counts(ready.items["item_len"]).sum())
 
 
 def item_rows(
@@ -80,9 +80,10 @@ def item_rows(
     """Ring row and policy version of each item, both int64 [items]; of a sequence its first row."""
     versions = np.repeat(ready.items["policy_version"], ready.items["item_len"])
     rows = transition_rows(ready.items)
-    if rule.stride > 1:
-        within = rows - np.repeat(ready.items["item_start"], ready.items["item_len"])
-        starts = within % rule.stride == 0
+    if not rule.begins_everywhere:
+        lengths = ready.items["item_len"]
+        number, rest = np.divmod(rows - np.repeat(ready.items["item_start"], lengths), rule.stride)
+        starts = (rest == 0) & (number < np.repeat(rule.counts(lengths), lengths))
         rows, versions = rows[starts], versions[starts]
     return first_row + rows, versions
 
@@ -91,7 +92,8 @@ class Backlog:
     """Published blocks that no learner was ordered to read yet, oldest first.
 
     Where blocks come faster than they are read, the oldest are dropped: they would be overwritten
-    before anything was drawn from them.
+    before anything was drawn from them. An open block goes with all of its pieces that wait or are
+    still to come: those behind a gap have no place.
 
     Args:
         limit_rows: rows that may wait.
@@ -102,12 +104,14 @@ class Backlog:
         rows: rows that wait.
         must_read: ids of blocks that a learner must read before anything is drawn: those of given
             data, and after a restart those that it must read again.
+        cut: ids of open blocks of which pieces were dropped, until they are stored.
     """
 
     def __init__(self, limit_rows: int) -> None:
         self.dropped = 0
         self.offered = self.rows = 0
         self.must_read: set[int] = set()
+        self.cut: set[int] = set()
         self._limit_rows = limit_rows
         self._waiting: deque[BlockReady] = deque()
         self._unread: set[int] = set()
@@ -129,6 +133,8 @@ class Backlog:
 
     def add(self, ready: BlockReady) -> None:
         """Append a block; drops the oldest where there are too many rows."""
+        if ready.block_id in self.cut:
+            return
         rows = ready.shard.rows
         self._waiting.append(ready)
         self.offered += rows
@@ -138,7 +144,11 @@ class Backlog:
         while self.rows > self._limit_rows and len(self._waiting) > 1:
             oldest = self._waiting.popleft()
             self.rows -= oldest.shard.rows
-            if not oldest.is_open:  # else `ReplayManager.stored` frees it
+            if oldest.is_open:  # `ReplayManager.stored` frees it, or what was read of it is sealed
+                self.cut.add(oldest.block_id)
+                self._waiting = deque(w for w in self._waiting if w.block_id != oldest.block_id)
+                self.rows = sum(waiting.shard.rows for waiting in self._waiting)
+            else:
                 self._freed.append(oldest.shard.path)
             self.must_read.discard(oldest.block_id)
             self.dropped += 1
@@ -205,8 +215,10 @@ class PlacedBlock:
         items = piece.items.copy()
         items["item_start"] += rows
         shard = dataclasses.replace(ready.shard, rows=rows + piece.shard.rows)
-        items = np.concatenate([ready.items, items])
-        self.ready = dataclasses.replace(ready, shard=shard, items=items, capacity=piece.capacity)
+        items, made_of = np.concatenate([ready.items, items]), ready.env_steps + piece.env_steps
+        self.ready = dataclasses.replace(
+            ready, shard=shard, items=items, made_of=made_of, capacity=piece.capacity
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The block in a partition's state; its path is empty until it is stored."""
@@ -258,6 +270,10 @@ class Partition:
     def offer(self, ready: BlockReady) -> list[AdmitBlock]:
         """Take a published block; returns what the learner should read now."""
         self.backlog.add(ready)
+        for block_id in self.backlog.cut & self._stored.keys():
+            stored = self._stored.pop(block_id)
+            if not self.stored(stored):
+                self._freed.append(stored.shard.path)
         return self.orders()
 
     def orders(self) -> list[AdmitBlock]:
@@ -310,6 +326,7 @@ class Partition:
         """Note that an open block was stored in a shard; returns whether it is this learner's."""
         placed = self._placed.get(block.block_id)
         if placed is None and not self.backlog.has(block.block_id):
+            self.backlog.cut.discard(block.block_id)
             return False
         self._stored[block.block_id] = block
         if placed is not None:
@@ -337,15 +354,21 @@ class Partition:
         return True
 
     def _seal(self, block: PlacedBlock) -> None:
-        """Close an open block once it is stored and all of its pieces are here: it has a path."""
-        ready = block.ready
+        """Close an open block once it is stored and no more pieces will come: it has a path."""
+        ready, cut = block.ready, self.backlog.cut
         stored = self._stored.get(ready.block_id)
-        if stored is None or stored.shard.rows > ready.shard.rows:
+        if stored is None or (stored.shard.rows > ready.shard.rows and ready.block_id not in cut):
             return
         del self._stored[ready.block_id]
+        cut.discard(ready.block_id)
         block.ready = dataclasses.replace(ready, shard=stored.shard, capacity=0)
         if self._placer is not None:
             self._placer.trim(ready.block_id, stored.shard.rows)
+
+    def next_unread(self, block_id: int) -> BlockReady | None:
+        """Returns what the learner reads of a block next; None: nothing, or it is overwritten."""
+        block = self._placed.get(block_id)
+        return block.unread[0][0] if block is not None and block.unread else None
 
     def admit(self, admitted: BlockAdmitted) -> int:
         """Add the items that a learner has read to the index; returns how many.

@@ -26,7 +26,7 @@ class ReplayRatio:
         updates: returns how many updates follow a round of so many transitions, where there is no
             ratio; None: there are no rounds.
         offline: samples that are drawn before anything is collected.
-        batch: samples of an update.
+        batch: samples of an update, of all learners.
 
     Attributes:
         collectors_wait: whether collectors are to wait.
@@ -41,8 +41,8 @@ class ReplayRatio:
         offline: float = 0,
         batch: int = 1,
     ) -> None:
-        self.collectors_wait, self._offline, self._batch = False, offline, batch
-        self._settings = {"ratio": ratio or 0.0, "offline": float(offline)}
+        self.collectors_wait, self._offline, self._batch = False, offline, float(batch)
+        self._settings = {"ratio": ratio or 0.0, "offline": offline / batch}
         self._from_steps = self._from_drawn = 0  # of the run when the ratio began to be this one
         self._ratio, self._warm_up, self._slack, self._updates = ratio, warm_up, slack, updates
         self._granted = math.inf if updates is None else 0.0  # batches, where there is no ratio
@@ -56,6 +56,21 @@ class ReplayRatio:
     def is_offline(self, drawn: int) -> bool:
         """Returns whether the run still learns from given data alone."""
         return drawn < self._offline
+
+    def lose_learner(self, left: int, drawn: int) -> None:
+        """Note that a learner has died: an update has fewer samples, and `left` learners make it.
+
+        Args:
+            left: at least one.
+            drawn: samples of the run so far.
+        """
+        before, self._batch = self._batch, self._batch * left / (left + 1)
+        self._resize(before, drawn)
+
+    def _resize(self, before: float, drawn: int) -> None:
+        """Keep the number of offline iterations that are left, which had `before` samples each."""
+        if self.is_offline(drawn):
+            self._offline = drawn + (self._offline - drawn) * self._batch / before
 
     def batches(self, env_steps: int, drawn: int, batch: int) -> float:
         """Batches that each learner may draw now. Updates `collectors_wait`.
@@ -127,7 +142,7 @@ class ReplayRatio:
     def state_dict(self) -> dict[str, float]:
         """From where on it counts, and by which settings."""
         return {
-            **self._settings, "until": float(self._offline),
+            **self._settings, "until": float(self._offline), "batch": self._batch,
             "from_steps": self._from_steps, "from_drawn": self._from_drawn,
         }  # fmt: skip
 
@@ -144,6 +159,7 @@ class ReplayRatio:
         """
         if all(state[name] == value for name, value in self._settings.items()):
             self._offline = state["until"]
+            self._resize(state.get("batch", self._batch), drawn)
             self._from_steps, self._from_drawn = int(state["from_steps"]), int(state["from_drawn"])
         else:
             self._offline = drawn + max(0.0, self._offline - train_iter * self._batch)

@@ -33,10 +33,10 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CallbackError, ConfigError, Problem
 from hpcdi.policy.base import owner_of
 from hpcdi.store.layout import RunLayout
-from hpcdi.types import Array
 from hpcdi.utils.curves import CurveFile
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
+from hpcdi.utils.nested import as_array
 from hpcdi.utils.progress import USUAL_PATIENCE, Evaluation
 from hpcdi.utils.registry import named_in_module, raised
 
@@ -144,7 +144,7 @@ class Context:
             value: a number; an array or tensor of more dimensions than 0: its histogram; uint8
                 [height, width, 3] or [frames, height, width, 3]: a picture, or a video.
         """
-        array = _as_array(value)
+        array = as_array(value)
         if array.ndim == 0:
             self._scalars(f"callbacks/{name}", float(array))
             return
@@ -222,16 +222,6 @@ class Context:
                     f"set_env({name}={value!r}): env.schedule.{path} must name it, as in "
                     f"{{values: [..., {value!r}], when: callback}}"
                 ) from None
-
-
-def _as_array(value: Any) -> Array:
-    """Returns a number, an array or a tensor as an array; numpy has no bfloat16."""
-    if not hasattr(value, "detach"):
-        return np.asarray(value)
-    tensor = value.detach().cpu()
-    is_short = tensor.is_floating_point() and tensor.element_size() < 4
-    array: Array = (tensor.float() if is_short else tensor).numpy()
-    return array
 
 
 def _configured(policy: Any, key: str) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import tempfile
 import zlib
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -47,6 +48,16 @@ _SIZE_VARIABLES = (
     "JSM_NAMESPACE_SIZE",
 )
 _STEP_VARIABLES = ("SLURM_STEP_ID", "SLURM_STEPID")
+OF_A_RANK = (
+    "OMPI_COMM_WORLD_", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER_", "PMIX_GDS_MODULE",
+    "PMIX_DSTORE_", "PMIX_BFROP_", "PMIX_SECURITY_MODE", "PMIX_HOSTNAME", "PMIX_VERSION",
+    "PMI_RANK", "PMI_SIZE", "PMI_FD", "PMI_PORT", "PMI_ID", "PMI_JOBID", "PMI_SPAWNED",
+    "PALS_RANKID", "MV2_COMM_WORLD_", "JSM_NAMESPACE_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+    "SLURM_STEP_", "SLURM_STEPID",
+)  # fmt: skip
+"""How variables begin that a launcher gives to its ranks: a job that inherits them is none of them.
+
+Settings of users, such as PMIX_MCA_gds or PMI_MMAP_SYNC_WAIT_TIME, are not among them."""
 _MPIRUN_ONLY = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")  # of Open MPI and hydra, never of srun
 _LARGEST_STEP = 4_294_960_000  # Slurm numbers batch, interactive and other special steps above
 
@@ -73,7 +84,7 @@ def detect(variables: Mapping[str, str]) -> LaunchEnvironment:
     """Detect the launcher from its variables."""
     tasks = count_in(variables, "SLURM_NTASKS", 1)
     if _is_slurm_step(variables):
-        if tasks > 1:
+        if tasks > 1 and not _is_in_shell(variables):
             return LaunchEnvironment("srun", tasks)
         # a shell (srun --pty bash), for which the site's default plugin may set a rank
         return LaunchEnvironment("none", 1)
@@ -208,6 +219,16 @@ def _is_slurm_step(variables: Mapping[str, str]) -> bool:
     return not any(name in variables for name in _MPIRUN_ONLY)
 
 
+def _is_in_shell(variables: Mapping[str, str]) -> bool:
+    """Returns whether this process is a job of a shell that srun has started (srun -n4 --pty bash).
+
+    The shell leads the session, and gives each command a process group. SLURM_PTY_PORT says
+    nothing: ranks of an srun that is typed there, and jobs that are submitted there, inherit it.
+    """
+    task = count_in(variables, "SLURM_TASK_PID")
+    return os.getsid(0) == task != os.getpgrp()
+
+
 @dataclass(frozen=True)
 class Allocation:
     """A job of a batch system.
@@ -313,6 +334,15 @@ def _words_of_file(path: str) -> list[str]:
 
 def _once(hosts: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(hosts))
+
+
+def need_home(variables: MutableMapping[str, str] = os.environ) -> None:
+    """Set HOME where it is unset (cron, some containers): without it Open MPI does not start."""
+    if "HOME" not in variables:
+        try:
+            variables["HOME"] = str(Path.home())
+        except RuntimeError:  # the user has no entry in the password database
+            variables["HOME"] = tempfile.gettempdir()
 
 
 def limit_threads() -> set[str]:

@@ -14,7 +14,7 @@ from hpcdi.config.env import TeamEnvConfig
 from hpcdi.config.fields import replaced
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.load import load
-from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
+from hpcdi.config.policy import HindsightConfig, PolicyConfig, TorchPolicyConfig
 from hpcdi.config.roles import ReturnEvaluatorConfig
 from hpcdi.config.schema import (
     MINARI,
@@ -45,6 +45,11 @@ _TYPES = {
 }
 """Types of the parts of a run over ranks: the default, and what an environment of several players
 needs."""
+_NO_JUDGE = (
+    "needs compute_reward(achieved_goal, desired_goal, info), as gymnasium-robotics' environments "
+    "have it, and here there is none: vectorised ones, such as EnvPool's, lack it; single ones "
+    "(env.type: gymnasium, vectorization: sync) may have it, or be given it"
+)
 
 
 def load_experiment(
@@ -85,6 +90,9 @@ def load_experiment(
         _check_can_train(config, path, players, over_ranks=over_ranks)
         notes += _notes(config, over_ranks=over_ranks)
     config = replaced(config, {"policy": _filled(config.policy, spaces, path, tries=trains)})
+    hindsight = getattr(config.policy, "hindsight", HindsightConfig())
+    if trains and hindsight.goals and not seen.judges_goals:
+        raise ConfigError([Problem("policy.hindsight.goals", _NO_JUDGE)], path)
     if trains and (problems := list(_source_problems(config.policy, path))):
         raise ConfigError(problems, path)
     return Compiled(config, tuple(notes)), spaces

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 
 from hpcdi.run import slurm_queue
 from hpcdi.run.environment import allocation
+from hpcdi.run.own_job import own_job
 from hpcdi.utils.answers import answer_of
 from hpcdi.utils.threads import BackgroundThread
 
 END_VARIABLE = "SLURM_JOB_END_TIME"
 _ASK_S = 60.0
-"""So long before an end matters the queue is asked whether it still holds."""
+"""So long before an end matters the queue is asked whether it still holds; then once more."""
 _ANSWER_S = 15.0
 """So long the answer is waited for where it matters already, as after a suspension."""
 _MOVED_S = 60.0
@@ -45,11 +46,17 @@ class Deadline:
         self._may_move = isinstance(end, JobEnd)
         self._asked: float | None = None
         self._said: float | None = None
+        self._asks_last = False
 
     @property
     def left_s(self) -> float:
         """Seconds until then; negative once it has passed."""
         return self._ends - time.monotonic()
+
+    @property
+    def ends_at(self) -> float:
+        """The end in seconds since the epoch, as far as it is known now."""
+        return time.time() + self.left_s
 
     def is_near(self, margin_s: float) -> bool:
         """Returns whether less than `margin_s` is left; call often, from one thread.
@@ -59,14 +66,16 @@ class Deadline:
         left_s = self.left_s
         if not self._may_move or left_s > margin_s + _ASK_S:
             return left_s <= margin_s
-        if self._asked is None:
-            self._asked = time.monotonic()
+        is_last = left_s <= margin_s
+        if self._asked is None or (is_last and not self._asks_last):
+            self._asked, self._said, self._asks_last = time.monotonic(), None, is_last
             BackgroundThread(self._ask, "hpcdi-job-end")
         if self._said is not None and _has_moved(self._ends, self._said):
             self._ends, self._asked, self._said = self._said, None, None
+            self._asks_last = False
             return False
         is_known = self._said is not None or time.monotonic() - self._asked > _ANSWER_S
-        self._may_move = left_s > margin_s or not is_known
+        self._may_move = not (is_last and is_known)
         return not self._may_move
 
     def _ask(self) -> None:
@@ -113,7 +122,7 @@ def asked_end(variables: Mapping[str, str], now: float) -> float:
         variables: environment variables.
         now: seconds since the epoch.
     """
-    job = allocation(variables)
+    job = allocation(own_job(variables))
     if job is not None and job.scheduler == "slurm":
         known = slurm_queue.ask(job.job)
         if known is not None and known.is_on and known.ends_at is not None:  # its shell may live on

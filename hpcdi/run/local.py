@@ -47,6 +47,7 @@ from hpcdi.run.environment import (
     allocation,
     hand_over,
     is_outside_allocation,
+    need_home,
     rank_of,
 )
 from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
@@ -57,6 +58,7 @@ from hpcdi.run.solver_ranks import (
     LEAVE_S,
     MUST_END,
     default_ranks,
+    have_begun,
     plan_ranks,
     words_of_solvers,
     world_of,
@@ -115,6 +117,7 @@ def train(request: RunRequest, config: ExperimentConfig, ranks: int, path: Path)
         ConfigError: an environment's program cannot be built.
         LaunchError: the ranks cannot be started.
     """
+    need_home()  # also for `hpcdi.train`
     if isinstance(config.env, MpiEnvConfig):
         Program.of(config.env).prepare()  # errors of its compiler come before anything starts
     text = hand_over(to_mapping(config))
@@ -183,7 +186,8 @@ def _mpirun() -> str | None:
 
 def _has_ulfm(program: str) -> bool:
     """Returns whether this is the mpirun of an Open MPI with ULFM, version 5 or newer."""
-    version = re.search(r"\(Open MPI\) (\d+)\.", answer_of(program, "--version").out)
+    said = answer_of(program, "--version", limit_s=START_TIMEOUT_S).out  # a file system may be slow
+    version = re.search(r"\(Open MPI\) (\d+)\.", said)
     return version is not None and int(version[1]) >= _ULFM_SINCE
 
 
@@ -256,7 +260,7 @@ class Job:
         variables: Mapping[str, str] | None = None,
     ) -> None:
         self._path = path
-        self._has_begun = False
+        self._has_begun, self._began_s = False, time.time()
         self._signals = Signals()
         self._end_signal: int | None = None
         self._ends_at_once = self._ended_early = False
@@ -361,8 +365,17 @@ class Job:
             exit_code = EXIT_REQUEUE if again else EXIT_TERMINATED
             if self._end_signal == signal.SIGINT:
                 exit_code = EXIT_INTERRUPTED
-        elif not facts and mpirun_code in (REFUSED, EXIT_USAGE, EXIT_REQUEUE):
-            return EXIT_FAILED if mpirun_code == REFUSED else mpirun_code  # a rank has said why
+        elif not facts and mpirun_code in (
+            REFUSED,
+            EXIT_USAGE,
+            EXIT_REQUEUE,
+        ):  # a rank has said why
+            if have_begun(layout := RunLayout(self._path), self._began_s):
+                sys.stderr.write(
+                    f"hpcdi: the run has not begun (mpirun: {mpirun_code}); where no rank has said "
+                    f"why, a solver's program ended before it joined\n{words_of_solvers(layout)}"
+                )
+            return EXIT_FAILED if mpirun_code == REFUSED else mpirun_code
         elif not facts and (job := _ended_allocation()):
             sys.stderr.write(
                 f"hpcdi: {job} has ended, and mpirun wants its hosts: leave this shell, or unset "

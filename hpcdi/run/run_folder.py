@@ -19,6 +19,7 @@ from hpcdi.config import words
 from hpcdi.errors import LaunchError, NoProgressError
 from hpcdi.run import latest, run_lock, slurm_queue
 from hpcdi.run.environment import LAUNCHER_VARIABLE, slurm_job_of
+from hpcdi.run.own_job import own_job
 from hpcdi.store.atomic import (
     load_json,
     of_types,
@@ -145,7 +146,8 @@ def _check_not_awaited(layout: RunLayout) -> None:
     Raises:
         LaunchError: one is.
     """
-    own = {slurm_job_of(os.environ), os.environ.get("SLURM_JOB_ID", "")}
+    me = own_job(os.environ)
+    own = {slurm_job_of(me), me.get("SLURM_JOB_ID", "")}
     for file in (layout.submit_file, layout.next_job_file):
         job_id = slurm_job_of(slurm_queue.texts_of(read_json(file).get("job")))
         job = slurm_queue.ask(job_id) if job_id and job_id not in own else None
@@ -437,7 +439,7 @@ def leave(layout: RunLayout) -> None:
 
 def _slurm() -> dict[str, str]:
     """Returns the variables of the Slurm job that this process belongs to."""
-    return {k: v for k, v in os.environ.items() if k.startswith(_SLURM_VARIABLES)}
+    return {k: v for k, v in own_job(os.environ).items() if k.startswith(_SLURM_VARIABLES)}
 
 
 def now_text() -> str:

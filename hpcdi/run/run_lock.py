@@ -28,6 +28,7 @@ from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_FAILED, LaunchError
 from hpcdi.run import slurm_queue
 from hpcdi.run.environment import LAUNCHER_VARIABLE
+from hpcdi.run.own_job import own_job
 from hpcdi.store.atomic import TEMPORARY_MARK, clock_of, is_gone, load_json
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.files import patiently
@@ -81,7 +82,7 @@ class LockHolder:
 
 def this_process(variables: Mapping[str, str] | None = None) -> LockHolder:
     """Returns this process as the holder of a lock."""
-    environment = os.environ if variables is None else variables
+    environment = own_job(os.environ if variables is None else variables)
     return LockHolder(
         platform.node(),
         _machine(),

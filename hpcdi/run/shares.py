@@ -6,10 +6,11 @@
              ─► python -m hpcdi.run.shares 0/4 job: keeps to its quarter, and becomes the job
 
 A job takes its share for a lone machine: it does not see the allocation, all its ranks are on one
-host, and its mpirun is its own. So nothing that happens to it can reach another job, whatever the
-MPI library, and what is free again goes to the next job. Groups of ranks of one MPI world could do
-neither: only ULFM survives the death of a rank, not under srun; a rank that exits without
-MPI_Finalize leaves the others waiting even so (seen with Open MPI 5.0.11); and ranks cannot join.
+host, and its mpirun is its own; `own_job` alone says whose share it is. So nothing that happens to
+it can reach another job, whatever the MPI library, and what is free again goes to the next job.
+Groups of ranks of one MPI world could do neither: only ULFM survives the death of a rank, not under
+srun; a rank that exits without MPI_Finalize leaves the others waiting even so (seen with Open MPI
+5.0.11); and ranks cannot join.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from typing import TypeVar
 
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
-from hpcdi.run.environment import allocation, visible_gpus
+from hpcdi.run.environment import OF_A_RANK, allocation, visible_gpus
 from hpcdi.run.job_end import END_VARIABLE
+from hpcdi.run.own_job import kept
+from hpcdi.run.slurm_queue import names_cluster
 from hpcdi.utils.python import python_command
 
 T = TypeVar("T")
 
-_OF_BATCH_SYSTEMS = ("SLURM", "SRUN_", "PBS_", "LSB_")
+_OF_BATCH_SYSTEMS = ("SLURM", "SRUN_", "PBS_", "LSB_", *OF_A_RANK)
 _OF_A_STEP = (
     "SLURM_CPUS_PER_TASK",
     "SRUN_CPUS_PER_TASK",
@@ -135,8 +138,8 @@ def main(arguments: Sequence[str]) -> None:
     variables = {
         k: v
         for k, v in os.environ.items()
-        if k == END_VARIABLE or not k.startswith(_OF_BATCH_SYSTEMS)
-    }
+        if k == END_VARIABLE or names_cluster(k) or not k.startswith(_OF_BATCH_SYSTEMS)
+    } | kept(os.environ)
     if gpus:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(portion(gpus, number, of))
     os.execve(arguments[1], list(arguments[1:]), variables)  # noqa: S606 (our own command line)

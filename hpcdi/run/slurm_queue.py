@@ -94,12 +94,17 @@ class QueueJob:
         return not (self.is_on or self.waits) and self.state not in {*_IN_ORDER, GONE}
 
 
+def names_cluster(name: str) -> bool:
+    """Returns whether a variable says to Slurm's commands which cluster they ask."""
+    return name in _OF_THE_CLUSTER or (name.startswith(_PREFIXES) and name.endswith(_CLUSTERS))
+
+
 def is_foreign(name: str) -> bool:
     """Returns whether a variable of Slurm changes what its commands do, or is of another job.
 
     Variables that name the cluster, and the user's account or partition (`OF_THE_USER`), are not.
     """
-    if not name.startswith(_PREFIXES) or name in _OF_THE_CLUSTER or name.endswith(_CLUSTERS):
+    if not name.startswith(_PREFIXES) or names_cluster(name):
         return False
     return name not in {f"SBATCH_{known}" for known in OF_THE_USER}
 

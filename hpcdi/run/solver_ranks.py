@@ -306,6 +306,12 @@ def lines_of(plan: RankPlan, layout: RunLayout | None = None) -> list[str]:
     return lines
 
 
+def have_begun(layout: RunLayout, since_s: float) -> bool:
+    """Returns whether a solver's rank has opened its log since then (`time.time`)."""
+    logs = layout.solvers_dir.glob("env*/rank*.log")
+    return any(log.stat().st_mtime >= since_s for log in logs)
+
+
 def words_of_solvers(layout: RunLayout) -> str:
     """Returns the last lines of the solvers that printed last, for people; "" where there are none.
 

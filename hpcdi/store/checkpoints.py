@@ -268,7 +268,7 @@ def tensors_writer(tree: object) -> Callable[[Path], None]:
     """Returns what writes a file as `save_tensors` does, whose errors it raises at once."""
     if found := _unsavable(tree):
         raise UnsavableError(
-            f"{found} could not be loaded again, so it is not saved: a state_dict holds tensors, "
+            f"{found} could not be loaded again, so it is not saved: a file holds tensors, "
             "arrays, numbers and texts, in dicts, lists, tuples, sets and deques"
         )
     return partial(_write_tensors, tree)

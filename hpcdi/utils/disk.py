@@ -114,10 +114,14 @@ def open_to_append(path: str | Path) -> int:
         OSError: it cannot be opened, or is no regular file.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-    descriptor = os.open(path, flags, 0o666)
+    is_none = OSError(errno.EINVAL, "is no regular file, and is not written", str(path))
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        raise is_none if error.errno == errno.ENXIO else error from None  # a pipe without a reader
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "is no regular file, and is not written", str(path))
+        raise is_none
     return descriptor
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 
@@ -76,8 +77,9 @@ def test_large_messages_of_all_to_one_at_a_time(comm: MPI.Intracomm) -> None:
     comm.Barrier()
 
 
-def test_a_bell_ends_a_nap(comm: MPI.Intracomm) -> None:
-    link = ringing(MpiLink(comm, shortest_nap_s=60.0), comm)
+def test_a_bell_ends_a_nap(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcdi.comm.mpi_link._BELL_NAP_S", 60.0)
+    link = ringing(MpiLink(comm), comm)
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     if comm.rank == 0:
         time.sleep(0.2)  # the others have lain down
@@ -87,6 +89,29 @@ def test_a_bell_ends_a_nap(comm: MPI.Intracomm) -> None:
     assert time.monotonic() - began < 25.0
     if comm.rank != 0:
         link.send(after, LearnResult("at once", 1))
+    flush(link)
+
+
+def test_a_rank_that_has_woken_itself_sleeps_at_its_bell(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would not hear the others while it takes naps for a message that overtakes nothing."""
+    monkeypatch.setattr("hpcdi.comm.mpi_link._BELL_NAP_S", 20.0)
+    monkeypatch.setattr("hpcdi.comm.mpi_link._OVERTAKEN_S", 60.0)
+    link = ringing(MpiLink(comm, shortest_nap_s=20.0, longest_nap_s=20.0), comm)
+    if comm.rank == 0:
+        timer = threading.Timer(0.3, link.wake.set)
+        timer.start()
+        assert link.receive(50.0) == []
+        timer.join()
+    comm.Barrier()
+    if comm.rank == 1:
+        time.sleep(0.3)  # rank 0 has lain down
+        link.send(0, LearnResult("at once", 1))
+    began = time.monotonic()
+    if comm.rank == 0:
+        assert link.receive(50.0) == [(1, LearnResult("at once", 1))]
+        assert time.monotonic() - began < 15.0
     flush(link)
 
 

@@ -6,6 +6,8 @@ import errno
 import os
 import platform
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from unittest.mock import Mock
 
@@ -30,7 +32,8 @@ from hpcdi.comm.solver_protocol import (
     room_for,
     unpack,
 )
-from hpcdi.errors import EnvError
+from hpcdi.errors import EnvValueError
+from hpcdi.utils.watchdog import WAITING
 
 pytestmark = pytest.mark.mpi(RANKS)
 OWN = MPI.COMM_WORLD.rank
@@ -63,7 +66,7 @@ def test_a_class_with_other_spaces_than_the_run_s_is_refused_on_both_sides() -> 
         "spaces": "11111111", "bell": "", "inode": "",
     }  # fmt: skip
     MPI.COMM_WORLD.Send(pack(SolverMessage(Kind.HELLO, lines=lines)), OWN, WORLD_TAG)
-    with pytest.raises(EnvError, match="environment 3: the spaces of the class's instances"):
+    with pytest.raises(EnvValueError, match="environment 3: the spaces of the class's instances"):
         met(group)
     assert received(WORLD_TAG).lines["spaces"] == "0a0b0c0d"
 
@@ -90,6 +93,24 @@ def test_a_coupled_program_that_has_ended_is_not_waited_for(
         comm.Probe()
     MPI.Request.Waitall(sent)
     group._answering.cancel()
+
+
+def test_a_class_that_waits_for_its_program_has_the_limit_of_its_step_alone() -> None:
+    """A step longer than worker_timeout_s ended the rank."""
+    comm, seen = CoupledComm(MPI.COMM_SELF.Dup()), list[bool]()
+    comm.deadline = time.monotonic() + 0.2
+
+    def look() -> None:
+        while not any(seen) and time.monotonic() < comm.deadline:
+            seen.append(bool(WAITING))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    with pytest.raises(SolverLost, match="did not answer in time"):
+        comm.Probe()
+    looking.join()
+    assert any(seen)
+    assert not WAITING
 
 
 def test_a_process_of_this_node_that_is_gone_has_died_whatever_mpi_knows(

@@ -42,6 +42,19 @@ def test_marks_of_a_drawn_item() -> None:
         assert (d["use"], d["IS"]) == (1, 1.0)
 
 
+def test_a_drawn_item_can_be_pushed_again() -> None:
+    """Its marks are the buffer's: it gets new ones, like an item that never had any."""
+    buffer = advanced(8)
+    buffer.push([{"n": n, "priority": 1.0} for n in range(2)])
+    drawn = buffer.sample(2, 0, slice(None))
+    buffer.push(drawn[0])
+    buffer.push([*drawn, {"n": 2}])
+    again = buffer.sample(6, 0, slice(None))
+    assert sorted(numbers(again)) == sorted([0, 1, 2, *numbers(drawn), drawn[0]["n"]])
+    assert {one["replay_unique_id"] for one in again} == {f"buffer_{k}" for k in range(6)}
+    assert all(one.keys() == MARKS | {"n"} for one in again)
+
+
 def test_priorities_may_be_arrays_of_one() -> None:
     buffer = advanced(4)
     buffer.push([{"n": 0, "priority": np.array([2.0])}, {"n": 1, "priority": np.array([3.0])}])

@@ -211,6 +211,42 @@ def test_what_cannot_be_run_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["sweep", "submit"])
+def test_a_command_that_each_task_of_srun_would_repeat_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for name, value in {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4"}.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main([command, CONFIG, "seed=0..1", "--print"]) == 2
+    said = "4 tasks of srun would each "
+    assert capsys.readouterr().err.startswith(f"hpcdi {command}: {said}")
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    cli.main([command, CONFIG, "nonsense=1"])
+    assert said not in capsys.readouterr().err
+
+
+def test_serial_runs_beside_each_other_are_named_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        for name, value in {"STEP_ID": "0", "NTASKS": "2", "PROCID": str(number)}.items():
+            monkeypatch.setenv(f"SLURM_{name}", value)
+        assert cli.main(["serial", CONFIG, "nonsense=1"]) == 2
+        said = "hpcdi serial: 2 tasks of srun each train the whole experiment"
+        assert capsys.readouterr().err.count(said) == (number == 0)
+
+
+def test_a_host_without_a_home_has_one_for_mpi(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Open MPI does not start without it."""
+    monkeypatch.delenv("HOME")
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    assert Path(os.environ["HOME"]).is_dir()
+    assert capsys.readouterr().out
+
+
 def test_a_run_folder_that_is_taken_is_refused_and_left_alone(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

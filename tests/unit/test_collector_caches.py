@@ -131,3 +131,9 @@ def test_a_return_that_is_missing_or_no_number_is_an_error() -> None:
         episode_return({"TimeLimit": True}, 3)
     with pytest.raises(EnvError, match="must be one number"):
         as_number([1.0, 2.0])
+
+
+def test_all_transitions_have_their_keys_in_one_order() -> None:
+    data = [{"obs": np.ones(1), "next_obs": np.ones(1), "reward": 1.0} for _ in range(3)]
+    for one in to_tensor_transitions(data):
+        assert list(one) == ["obs", "next_obs", "reward"]

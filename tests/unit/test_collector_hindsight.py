@@ -214,6 +214,18 @@ def test_an_environment_without_goals_is_refused() -> None:
             hindsight.extended(columns, np.zeros(1, np.int64), np.ones(1, np.int32), after)
 
 
+class WithoutAJudge(BitFlipEnv):
+    compute_reward = None  # type: ignore[assignment]
+
+
+def test_a_run_in_which_nothing_judges_goals_is_refused() -> None:
+    """It failed while it collected, when the first copies were made."""
+    mine = "env.kwargs={bits: 4}", f"env.env_id={__name__}:WithoutAJudge"
+    with pytest.raises(ConfigError, match=r"policy.hindsight.goals: needs compute_reward\(.*EnvPo"):
+        config_of("bitflip_dqn_her", *mine)
+    config_of("bitflip_dqn_her", *mine, "policy.hindsight.goals=0")
+
+
 def test_a_run_learns_from_copies_and_counts_what_was_played(tmp_path: Path) -> None:
     few = ("env.collector_env_num=2", "env.evaluator_env_num=1", "policy.learn.batch_size=16")
     small = ("env.kwargs.bits=4", "policy.collect.n_sample=4", "policy.priority=true")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import math
@@ -126,6 +127,38 @@ class TestSerialCollector:
             cls({"deepcopy_ob": True})
         with pytest.raises(ConfigError, match="at least 1"):
             cls({"collect_print_freq": 0})
+
+    def test_curves_are_of_the_episodes_that_ended(
+        self, kind: Kind, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Of the steps and samples of an episode none is another's, whenever it ends."""
+        lengths, shown, ended, steps = (2, 3, 7), [], 0, 0
+        env = kind.manager(lengths)
+        made = kind.make(env, kind.policy(kind.actors()), collect_print_freq=1)
+        with caplog.at_level(logging.INFO, "hpcdi"), made:
+            for train_iter in range(1, 9):
+                kind.collect(made, 3, train_iter=train_iter)
+                counts = [life // length for life, length in zip(env.life, lengths, strict=True)]
+                now = sum(c * length for c, length in zip(counts, lengths, strict=True))
+                if sum(counts) > ended:
+                    shown.append((now - steps) / (sum(counts) - ended))
+                    ended, steps = sum(counts), now
+        records = [vars(record)["scalars"] for record in caplog.records]
+        for figure in ("avg_envstep_per_episode", "avg_sample_per_episode"):
+            assert [scalars[figure] for scalars in records] == pytest.approx(shown), figure
+        assert sum(scalars["envstep_count"] for scalars in records) == steps
+        assert sum(scalars["train_sample_count"] for scalars in records) == steps
+
+    def test_environments_close_with_their_collector(self, kind: Kind) -> None:
+        env = kind.manager()
+        made = kind.make(env, kind.policy(kind.actors()))
+        kind.collect(made, 2)
+        gc.disable()
+        try:
+            del made
+            assert env.closed
+        finally:
+            gc.enable()
 
     def test_every_number_and_no_step_lost(self, kind: Kind) -> None:
         """Episodes that are under way go on from one call to the next."""
@@ -1148,7 +1181,8 @@ def test_reports_follow_train_iterations_not_the_clock(
     report = CollectReport(None, "collector", 10)
     with caplog.at_level(logging.INFO, "hpcdi"):
         for train_iter in (3, 4, 12, 13, 22, 23):
-            report.add({"envstep": 1, "train_sample": 1, "episode": 1}, 0.1, [np.ones(1)])
+            ended = {"envstep": 1, "train_sample": 1}
+            report.add({**ended, "episode": 1}, 0.1, [np.ones(1)], of_ended=ended)
             report.show(train_iter)
     shown = [vars(record)["train_iter"] for record in caplog.records]
     assert shown == [3, 13, 23]

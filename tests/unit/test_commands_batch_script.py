@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -144,6 +145,7 @@ STAND_INS = {  # of Slurm's commands: what they are asked goes to $ASKED
     "srun": """\
         eval "${STARTS:-}"
         env | grep -E '^SLURM_(ARRAY|JOB_END)' >> $ASKED
+        echo "inherited: $(compgen -e | grep -E "^(${INHERITED:-none})" | sort | xargs)" >> $ASKED
         [ -z "$CODE" ] || exit "$CODE"
         while [ $# -gt 0 ]; do [ "$1" != --run-dir ] || run=$2; shift; done
         printf '{\\n  "exit_code": 85\\n}\\n' > "$run/run.json"; exit 85""",
@@ -164,9 +166,9 @@ def asked_by(script: Path, folder: Path, **variables: str) -> list[str]:
 
 
 def ended(
-    script: Path, folder: Path, *words: str, **variables: str
+    script: Path, folder: Path, *words: str, to: IO[str] | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a script to its end, with stand-ins for Slurm's commands."""
+    """Runs a script to its end, with stand-ins for Slurm's commands; `to`: its output."""
     for name, body in STAND_INS.items():
         (folder / name).write_text(f'#!/bin/bash\necho "{name} $*" >> "$ASKED"\n{body}\n')
         (folder / name).chmod(0o755)
@@ -179,7 +181,7 @@ def ended(
     }  # fmt: skip
     return subprocess.run(
         ["bash", folder / "job.sbatch", *(words or ["x.yaml"])], env=environment, cwd=folder,
-        check=False, capture_output=True, text=True,
+        check=False, stdout=to or subprocess.PIPE, stderr=to or subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
@@ -217,6 +219,46 @@ def test_a_job_that_was_submitted_within_an_array_is_none(script: Path, tmp_path
     assert not any("90_2" in line for line in asked)
     if script.name != "sweep_array.sbatch":
         assert not any(line.startswith("SLURM_ARRAY") for line in asked)
+
+
+@pytest.mark.parametrize("script", _BODIES, ids=lambda path: path.name)
+def test_what_a_job_inherits_of_the_shell_that_submits_it_is_none_of_its_own(
+    script: Path, tmp_path: Path
+) -> None:
+    """srun would refuse to start, or mpirun's `hpcdi train` take itself for a rank."""
+    shell = {
+        "SLURM_MEM_PER_NODE": "500", "SLURM_GPUS_PER_NODE": "1", "SLURM_STEP_ID": "0",
+        "SLURM_STEPID": "0", "PMIX_RANK": "0", "PMIX_SERVER_URI41": "x", "PMI_FD": "12",
+        "OMPI_COMM_WORLD_RANK": "0", "PMIX_MCA_gds": "hash", "SLURM_NTASKS": "3",
+    }  # fmt: skip
+    asked = asked_by(script, tmp_path, **TASK, MAY="1", **shell, INHERITED="|".join(shell))
+    assert "inherited: PMIX_MCA_gds SLURM_NTASKS" in asked
+
+
+@pytest.mark.parametrize("script", _BODIES, ids=lambda path: path.name)
+@pytest.mark.parametrize("variables", [{"CODE": "143"}, {"MAY": "0"}], ids=["vain", "no requeue"])
+def test_a_full_disk_keeps_no_job_from_being_requeued(
+    script: Path, variables: dict[str, str], tmp_path: Path
+) -> None:
+    """Its output lies on that disk."""
+    with Path("/dev/full").open("w") as full:
+        done = ended(script, tmp_path, **{**TASK, "MAY": "1", **variables}, to=full)
+    assert done.returncode == 85
+    asked = (tmp_path / "asked").read_text().splitlines()
+    wish = "sbatch " if variables.get("MAY") == "0" else "scontrol requeue 90_2"
+    assert any(line.startswith(wish) for line in asked)
+
+
+@pytest.mark.parametrize("script", ["small", "mpirun"])
+@pytest.mark.parametrize("name", ["HUP", "USR1", "XCPU"])
+def test_a_signal_that_the_user_has_chosen_does_not_end_the_script(
+    script: str, name: str, tmp_path: Path
+) -> None:
+    """By `slurm.options`: ["--signal=B:USR1@120"], or `scancel --batch --signal=USR1`."""
+    starts = f"trap 'echo passed on >> $ASKED' {name}; kill -{name} $PPID; sleep 0.2"
+    asked = asked_by(GOLDEN / f"{script}.sbatch", tmp_path, **TASK, MAY="1", STARTS=starts)
+    assert "scontrol requeue 90_2" in asked
+    assert ("passed on" in asked) == (script == "mpirun")
 
 
 def test_a_heterogeneous_job_is_followed_by_one_with_its_script_s_options(tmp_path: Path) -> None:

@@ -304,7 +304,8 @@ def plant_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> Pat
     noted = folder / "noted"
     (folder / "sbatch").write_text(
         f"#!/bin/bash\nprintf '%s\\n' \"$@\" > {noted}\n"
-        f"env | grep -E '^(SLURM|SBATCH)_' | sort >> {noted}\ncat <<'END'\n{says}\nEND\n"
+        f"env | grep -E '^(SLURM|SBATCH|PMIX|OMPI_COMM)_' | sort >> {noted}\n"
+        f"cat <<'END'\n{says}\nEND\n"
     )
     (folder / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
@@ -399,6 +400,7 @@ def test_variables_of_another_job_and_of_the_user_do_not_change_the_job(
         "SLURM_JOB_ID": "99", "SLURM_MEM_PER_CPU": "100", "SLURM_ARRAY_JOB_ID": "98",
         "SLURM_TIME_FORMAT": "%H:%M", "SBATCH_PARTITION": "slow", "SBATCH_ACCOUNT": "ab12",
         "SLURM_CONF": "/etc/slurm/slurm.conf", "HPCDI_RUN": "elsewhere",
+        "PMIX_RANK": "0", "PMIX_SERVER_URI41": "x", "OMPI_COMM_WORLD_RANK": "0",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     job, experiment = prepare(asked(tmp_path / "run", "slurm.partition=gpu", "slurm.time='60'"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import errno
 import io
 import json
 import os
@@ -14,6 +15,9 @@ import pytest
 
 from hpcdi import cli
 from hpcdi.commands.report.runs import SCORE
+from hpcdi.commands.run_state import status_of
+from hpcdi.commands.status import lines_of
+from hpcdi.commands.sweep import here, population
 from hpcdi.commands.sweep import runs as runs_module
 from hpcdi.commands.sweep.on_slurm import array_of, packed_job
 from hpcdi.commands.sweep.runs import (
@@ -33,6 +37,7 @@ from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.run import experiment as experiment_module
 from hpcdi.run import run_folder, slurm_queue
+from hpcdi.run.own_job import kept
 from hpcdi.run.slurm_queue import QueueJob
 from hpcdi.store.layout import RunLayout
 
@@ -421,6 +426,49 @@ def test_a_packed_sweep_belongs_to_its_job(
     assert cli.main(["sweep", "resume", "s", "--pack", "--dry-run"]) == code
     said = "".join(capsys.readouterr())
     assert [line[: len(printed[0])] for line in said.splitlines()] == printed
+
+
+def test_runs_of_a_packed_sweep_wait_with_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On their shares they know it; what has failed before is not tried again."""
+    typed = {"command": ["hpcdi", "sweep", CONFIG, "seed=0..3", "--pack"]}
+    made = make_sweep(tmp_path / "s", "seed=0..3")
+    sweep = dataclasses.replace(made, job="9", started=typed)
+    sweep.save()
+    with monkeypatch.context() as share:
+        for name, value in kept({"SLURM_JOB_ID": "9"}).items():
+            share.setenv(name, value)
+        for index, state in enumerate(("stopped", "failed", "done")):
+            begin(sweep, index, state)
+    (sweep.run_dir(0) / "snapshots" / "snapshot_000001").mkdir(parents=True)
+    job = QueueJob("9", "PENDING", output=str(sweep.root / "submit" / "slurm-9.out"))
+    monkeypatch.setattr(slurm_queue, "ask", lambda number: dataclasses.replace(job, job_id=number))
+    cli.main(["sweep", "status", "s", "--json"])
+    states = [row["state"] for row in json.loads(capsys.readouterr().out)]
+    assert states == ["pending", "failed", "done", WAITING]
+    assert status_of(sweep.run_dir(0), lambda _job: job).state == "pending"
+    assert status_of(sweep.run_dir(1), lambda _job: job).state == "failed"
+    assert cli.main(["status", "9"]) == 2
+    assert "job 9 does all runs of a sweep: hpcdi sweep status s;" in capsys.readouterr().err
+    ended = status_of(sweep.run_dir(0), lambda _job: QueueJob("9", "FAILED"))
+    assert lines_of(ended)[-1] == "  next         hpcdi sweep resume s --pack"
+
+
+@pytest.mark.parametrize("is_population", [True, False])
+def test_a_sweep_whose_disk_is_full_is_to_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_population: bool
+) -> None:
+    def full(*_arguments: object, **_named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    made = make_sweep(tmp_path / "s", "seed=0..1")
+    if is_population:
+        dataclasses.replace(made, population=Population(64, 192, 0.5, 0, ())).save()
+        monkeypatch.setattr(population, "_write_experiments", full)
+    else:
+        monkeypatch.setattr(here, "open_to_append", full)
+    assert cli.main(["sweep", "resume", "s", "--local"]) == 85
 
 
 def test_the_next_job_of_a_packed_sweep_goes_on_without_its_variable(

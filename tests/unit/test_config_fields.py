@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -281,6 +282,13 @@ def test_rules_add_what_is_not_told_yet(mapping: dict[str, Any], message: str) -
         ({"a": 1}, dict[str, Any], {"a": 1}),
         ("b", Literal["a", "b"], "b"),
         (object, Any, object),
+        (np.int64(3), int, 3),
+        (np.float32(3), int, 3),
+        (np.float32(0.5), float, 0.5),
+        (np.uint8(3), float | None, 3.0),
+        (np.True_, bool, True),
+        (np.str_("b"), Literal["a", "b"], "b"),
+        ([np.int64(1), 2], tuple[int, ...], (1, 2)),
     ],
 )
 def test_values_that_fit(value: Any, hint: Any, result: Any) -> None:
@@ -296,6 +304,8 @@ def test_values_that_fit(value: Any, hint: Any, result: Any) -> None:
         (True, float, "must be a number, not True (true or false)"),
         (1, bool, "must be true or false, not 1 (an integer)"),
         (2.5, int, "must be an integer, not 2.5 (a number)"),
+        (np.float32(2.5), int, "must be an integer, not 2.5 (a number)"),
+        (np.True_, int, "must be an integer, not True (true or false)"),
         (math.inf, int, "must be an integer, not inf (a number)"),
         (math.nan, int, "must be a number, not nan"),
         (math.nan, float, "must be a number, not nan"),

@@ -25,6 +25,7 @@ from hpcdi.run.resume import read_newest
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.worker.coordinator import Coordinator, TaskState
+from hpcdi.worker.errors import ReturnError
 
 
 def as_mapping(commander: str = "naive", **settings: Any) -> dict[str, Any]:
@@ -149,6 +150,19 @@ def test_an_evaluation_by_callback_ends_the_run() -> None:
         assert coordinator.system_shutdown_flag
         means = [e["mean"] for e in coordinator.figures()["evaluations"]]
     assert means == [15.0, 200.0]
+
+
+def test_an_evaluation_may_say_its_mean_alone() -> None:
+    """DI-engine's commander judges by nothing else."""
+    with Coordinator(experiment()) as coordinator:
+        done = finished(eval_flag=True, real_episode_count=3)
+        with pytest.raises(ReturnError, match="evaluation 'a' is judged by its reward_raw or rew"):
+            coordinator.deal_with_collector_finish_task("a", done)
+        coordinator.deal_with_collector_finish_task("a", {**done, "reward_mean": 10.0})
+        assert not coordinator.system_shutdown_flag
+        coordinator.deal_with_collector_finish_task("a", {**done, "reward_mean": np.float32(200)})
+        assert coordinator.system_shutdown_flag
+        assert [e["mean"] for e in coordinator.figures()["evaluations"]] == [10.0, 200.0]
 
 
 def test_a_callback_after_the_end_is_counted_and_nothing_more(tmp_path: Path) -> None:

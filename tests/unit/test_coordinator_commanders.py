@@ -347,3 +347,17 @@ def test_an_evaluation_that_was_cut_short_reaches_no_goal() -> None:
     assert commander.groups.main.best == float("-inf")
     task = evaluation(commander, 2e6)
     assert commander.finish_collector_task(task.task_id, result(task, 1e9))
+
+
+def test_di_engines_dicts_are_taken_as_well() -> None:
+    commander = learning(solo())
+    task = evaluation(commander, 1e6)
+    assert not commander.get_collector_task(1e6).eval_flag, "the evaluation is under way"
+    commander.notify_fail_collector_task({"task_id": task.task_id})
+    task = commander.get_collector_task(1e6)
+    assert task.eval_flag, "it has failed, and is due again"
+    done = {"eval_flag": True, "train_iter": 10, "reward_mean": STOP_VALUE - 1}
+    assert commander.finish_collector_task(task.task_id, done) is False
+    assert commander.finish_collector_task("another", {**done, "reward_mean": STOP_VALUE}) is True
+    assert [one.mean for one in commander.groups.main.evaluations] == [STOP_VALUE - 1, STOP_VALUE]
+    commander.notify_fail_collector_task({})

@@ -486,6 +486,67 @@ def test_a_block_that_is_stored_after_its_rows_have_gone_is_free() -> None:
     assert [name for name in blocks_of(replay.state_dict()) if name] == ["data/12.h5"]
 
 
+def test_a_block_of_which_a_piece_was_dropped_loses_all_that_are_not_read_yet() -> None:
+    """What came behind the gap would be taken for an announcement that comes twice."""
+    replay = make_replay()
+    replay.open(1)
+    part = replay.partitions[1]
+    take(part, piece(1, [5], 0, 20))
+    for number in range(2, 2 + MAX_UNREAD):  # the learner reads, so that what follows waits
+        part.offer(piece(number, [2], 0, 2))
+    part.offer(piece(1, [5], 5, 20))
+    part.offer(piece(7, [10], 0, 20))
+    for number in range(8, 13):  # the first one's second piece goes, and all of the seventh
+        part.offer(block(number, [19]))
+    part.offer(piece(7, [10], 10, 20))
+    part.offer(piece(1, [10], 10, 20))
+    assert part.backlog.cut == {1, 7}
+    assert replay.figures().blocks_skipped == 2
+    replay.stored(BlockStored(1, block(1, [20], tail=0).shard))
+    replay.stored(BlockStored(7, block(7, [20], tail=0).shard))
+    assert replay.take_freed() == ["data/7.h5"]
+    assert part.state_dict()["blocks"][0]["path"] == "data/1.h5", "what was read of it is drawn"
+    assert not part.backlog.cut
+    waiting = deque(range(2, 2 + MAX_UNREAD))
+    while waiting:
+        waiting += [order.block_id for order in replay.admit(1, admitted(waiting.popleft()))]
+    for number in range(13, 20):
+        take(part, block(number, [19]))
+    assert "data/1.h5" in replay.take_freed(), "its rows were overwritten"
+
+
+def test_a_block_that_was_stored_before_its_last_piece_was_dropped_is_free() -> None:
+    for first in (1, 2):  # a block of which something was read, and one of which nothing was
+        replay = make_replay()
+        replay.open(1)
+        part = replay.partitions[1]
+        take(part, piece(1, [5], 0, 20))
+        for number in range(3, 3 + MAX_UNREAD):
+            part.offer(piece(number, [2], 0, 2))
+        part.offer(piece(first, [15], 5 * (first == 1), 20))
+        replay.stored(BlockStored(first, block(first, [20], tail=0).shard))
+        for number in range(8, 13):
+            part.offer(block(number, [19]))
+        assert replay.take_freed() == ["data/2.h5"] * (first == 2)
+        is_sealed = part.state_dict()["blocks"][0]["path"] == "data/1.h5"
+        assert is_sealed == (first == 1)
+        assert not part.backlog.cut
+
+
+def test_a_block_that_was_cut_before_there_was_a_learner_is_not_learnt_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hpcdi.replay.manager.EARLY_ROWS", 30)
+    replay = make_replay()
+    replay.assign(piece(1, [5], 0, 20))
+    replay.assign(block(2, [28]))
+    [(_, order)] = replay.open(1)
+    assert order.block_id == 2
+    assert replay.assign(piece(1, [5], 5, 20)) == replay.assign(piece(1, [10], 10, 20)) == []
+    replay.stored(BlockStored(1, block(1, [20], tail=0).shard))
+    assert replay.take_freed() == ["data/1.h5"]
+
+
 # ------------------------------------------------------------ blocks that shared memory lends
 
 

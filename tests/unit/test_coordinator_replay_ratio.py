@@ -253,3 +253,30 @@ def test_offline_iterations_stay_as_many_with_another_batch_size() -> None:
     assert other.is_offline(100 * 128 + 99 * 16)
     assert not other.is_offline(100 * 128 + 100 * 16)
     assert other.due(10, 100 * 128 + 100 * 16) == 10
+
+
+def test_offline_iterations_stay_as_many_when_a_learner_dies() -> None:
+    """Batches of 4 of two learners, then of one; and of two again after a restart."""
+
+    def served(replay: ReplayManager, most: int) -> int:
+        """Iterations until it collects, which the learners ask for one by one; at most so many."""
+        for done in range(most):
+            if not replay.is_offline:
+                return done
+            for part in replay.partitions.values():
+                part.demand(demand(1, 4))
+            assert replay.serve(0, ())
+        return most
+
+    replay = replay_of(1.0, 2)
+    replay.ratio = ReplayRatio(1.0, offline=20 * 8, batch=8)
+    assert served(replay, 4) == 4
+    for rank, order in replay.lose(2):
+        replay.admit(rank, admitted(order.block_id))
+    assert served(replay, 6) == 6
+    again = ReplayRatio(1.0, offline=20 * 8, batch=8)
+    drawn = replay.samples_drawn()
+    again.load_state_dict(replay.ratio.state_dict(), 0, drawn, 10)
+    assert again.is_offline(drawn + 9 * 8)
+    assert not again.is_offline(drawn + 10 * 8)
+    assert served(replay, 100) == 10

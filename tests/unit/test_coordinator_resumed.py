@@ -13,6 +13,7 @@ from fakes.replay import admitted, block, demand, make_groups, make_replay
 from fakes.scheduler import EVERY_S, Shown, experiment
 from hpcdi.comm.messages import BlockAdmitted, BlockReady
 from hpcdi.replay.manager import ReplayManager
+from hpcdi.replay.ratio import ReplayRatio
 from hpcdi.roles.coordinator.coordinator import Coordinator
 from hpcdi.roles.coordinator.groups import Groups
 from hpcdi.roles.coordinator.snapshots import STATE_KIND, STATE_VERSION, Resumed
@@ -186,6 +187,20 @@ def test_transitions_that_are_read_again_count_once(learners: tuple[int, ...]) -
     read_all(again, learners)
     assert again.count() == 27
     assert (again.figures().drawn, again.figures().admitted) == (8, 27)
+    assert again.figures().steps == 27
+
+
+def test_a_state_from_before_steps_were_counted_apart_is_loaded() -> None:
+    state = filled()[0].state_dict()
+    del state["steps"]
+    again = make_replay()
+    again.load_state_dict(state)
+    assert again.figures().steps == 20
+    before = ReplayRatio(2.0, warm_up=5, slack=64).state_dict()
+    del before["batch"]
+    kept = ReplayRatio(2.0, warm_up=5, slack=64, batch=8)
+    kept.load_state_dict(before, 20, 8, 2)
+    assert kept.due(20, 8) == 2 * 15 - 8
 
 
 def test_what_a_state_does_not_say_is_not_taken_for_zero() -> None:

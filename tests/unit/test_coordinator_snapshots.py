@@ -245,6 +245,12 @@ def test_numbers_go_on_and_shards_of_kept_snapshots_are_needed(tmp_path: Path) -
     assert again.shards == ["b", "c"]
 
 
+def test_a_folder_of_another_s_has_no_number(tmp_path: Path) -> None:
+    (RunLayout(tmp_path).snapshots_dir / "snapshot_000002²").mkdir(parents=True)
+    (RunLayout(tmp_path).snapshots_dir / "snapshot_²").mkdir()
+    assert Keeping(tmp_path).keeper.new()[0] == "snapshot_000001"
+
+
 def test_a_torn_snapshot_takes_the_place_of_none(tmp_path: Path) -> None:
     first = Keeping(tmp_path)
     whole = first.take("data/a.h5")

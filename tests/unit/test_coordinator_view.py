@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fakes.replay import admitted, block, demand
+from fakes.replay import BLOCK_BYTES, OF_RANK_3, admitted, block, demand, make_buffer
 from fakes.scheduler import EVERY_S, INF, TIMEOUTS, Shown, busy, evaluating, experiment
 from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, StopRequest, WorkerFailed
+from hpcdi.replay.manager import ReplayManager
 from hpcdi.roles.coordinator import view
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.coordinator.view import RunRecord, RunView, staleness, status_of, summary
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.status import StatusFile
+from hpcdi.types import SequenceRule
 from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.utils.log import close_log, open_log
 from hpcdi.utils.progress import Evaluation, StatusLine
@@ -99,6 +101,28 @@ def test_curves_of_the_system() -> None:
     assert latest["health/blocks_lost"] == 1
     assert latest["perf/idle_frac/rank3"] == 0.125
     assert "perf/idle_frac/rank2" not in latest
+
+
+def test_samples_are_counted_for_a_step_whatever_they_are_and_whatever_is_relabelled() -> None:
+    """As `learn.replay_ratio` counts them; what is given has made no steps, and is learnt from."""
+    run = Shown(ready=False)
+    run.main.replay = ReplayManager(make_buffer, BLOCK_BYTES, rule=SequenceRule(4, 4))
+    for rank in run.ranks:
+        run.ready(rank)
+    given = dataclasses.replace(block(7, [6]), made_of=0)
+    copies = dataclasses.replace(block(OF_RANK_3 + 1, [4, 4, 4], tail=0), made_of=4)
+    piece = dataclasses.replace(copies, block_id=OF_RANK_3 + 2, capacity=24)
+    more = dataclasses.replace(piece, first_row=12)
+    for ready in (given, copies, piece, more):
+        run.hear(2, ready)
+        run.hear(1, admitted(ready.block_id))
+    assert run.main.replay.count() == 2 + 3 * 3
+    run.ask(2)
+    run.look(1000.0)
+    assert run.curves.of("perf/sample_insert_ratio")[-1][0] == 2 * 4 / (6 + 3 * 4)
+    assert run.main.replay.figures().admitted == 6 + 3 * 12
+    line = summary(run.scheduler, run.record, 1.0, report("coordinator", 0.0))[0]
+    assert line.endswith("; 0.44 samples drawn per transition")
 
 
 def test_of_very_many_ranks_learners_alone_have_curves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from fakes.env_managers import seen, stepped
 from fakes.spaces import simple_spaces
 from hpcdi.env.create import create_env_manager
-from hpcdi.env.envpool import EnvPoolEnv
+from hpcdi.env.envpool import EnvPoolEnv, EnvPoolVector
 from hpcdi.env.probe import look_at
 from hpcdi.errors import ConfigError, EnvError
 
@@ -96,6 +96,11 @@ class TestInstalled:
         with pytest.raises(ConfigError, match="'Whale-v0' cannot be made"):
             look_at(config(env_id="Whale-v0"))
 
+    @pytest.mark.parametrize("env_id", ["Go9x9-v1", "intersection-multi-agent-v0"])
+    def test_one_of_several_players_is_refused(self, env_id: str) -> None:
+        with pytest.raises(ConfigError, match=rf"env.env_id: '{env_id}' has up to 2 players"):
+            look_at(config(env_id=env_id))
+
 
 def test_child_processes_do_not_go_with_it() -> None:
     with pytest.raises(ConfigError, match=r"manager.type: must be 'base' with envpool"):
@@ -106,3 +111,11 @@ def test_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "envpool", None)
     with pytest.raises(ConfigError, match=r"env.type: EnvPool is not installed.*hpcdi\[envpool\]"):
         look_at(config())
+
+
+def test_what_cannot_be_made_is_closed_quietly() -> None:
+    """gymnasium closes it as it is deleted, and said "no attribute '_pool'"."""
+    env = EnvPoolVector.__new__(EnvPoolVector)
+    with pytest.raises(ZeroDivisionError):
+        env.__init__(lambda seed: 1 // seed, 1)  # type: ignore[misc]
+    env.close()

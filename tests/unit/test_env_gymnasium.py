@@ -83,6 +83,7 @@ def test_bytes_of_a_stored_observation() -> None:
             r"observations have a part b Text.*hpcdi takes Box.*FilterObservation",
         ),
         (BOX, spaces.Sequence(BOX), r"actions are Sequence.*hpcdi takes Box"),
+        (BOX, spaces.Dict({"a": spaces.Text(5)}), r"actions have a part a .*the environment$"),
         (spaces.Dict({"a/b": BOX}), spaces.Discrete(2), r"a key of a Dict space contains '/'"),
         (spaces.Dict({".": BOX}), spaces.Discrete(2), r"a key of a Dict space is a dot: '\.'"),
         (BOX, spaces.Dict(a=spaces.Dict({"": BOX})), r"a key of a Dict space is empty: ''"),
@@ -289,3 +290,40 @@ def test_masks_that_a_wrapper_stacks_are_said() -> None:
     stack = {"observation": spaces.Box(0, 1, (4, 2)), "action_mask": spaces.MultiBinary((4, 3))}
     with pytest.raises(EnvError, match=r"12 entries.* stacks masks, too: env.action_mask: info"):
         read_spaces(spaces.Dict(stack), spaces.Discrete(3))
+
+
+class Silent(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Does not say how it resets; or it has one environment more than it was asked for."""
+
+    def __init__(self, num_envs: int, more: int = 0, **_given: Any) -> None:
+        self.num_envs = num_envs + more
+        self.single_observation_space, self.single_action_space = BOX, spaces.Discrete(2)
+        if more:
+            self.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
+
+
+@pytest.mark.filterwarnings("ignore:.*missing AutoresetMode metadata")
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [({}, "does not say how it resets"), ({"more": 1}, "has 2 environments .*was made for 1")],
+)
+def test_a_vector_form_that_cannot_be_stepped_is_left_for_single_ones(
+    kwargs: dict[str, Any], said: str
+) -> None:
+    settings = {"env_id": "test/Silent-v0", "collector_env_num": 2, "kwargs": kwargs}
+    for single, advice in ((lambda **_given: CountEnv(), "; set it to sync"), (None, "$")):
+        gymnasium.register("test/Silent-v0", entry_point=single, vector_entry_point=Silent)
+        try:
+            with pytest.raises(ConfigError, match=f"env.vectorization: .*{said}.*{advice}"):
+                look_at(config(**settings, vectorization="vector_entry_point"))
+            if single is None:
+                with pytest.raises(ConfigError, match=f"env.vectorization: .*{said}"):
+                    look_at(config(**settings))
+                continue
+            assert look_at(config(**settings)).spaces.observation[0].shape == (2,)
+            seed = np.random.SeedSequence(0)
+            with create_env_manager(config(**settings), evaluate=False, seed=seed) as envs:
+                envs.launch()
+                assert envs.step({"action": np.zeros(2, np.int64)}).reward.tolist() == [1.0, 1.0]
+        finally:
+            gymnasium.registry.pop("test/Silent-v0")

@@ -6,10 +6,11 @@ import dataclasses
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
@@ -45,6 +46,7 @@ from hpcdi.env.mpi.pool import CoupledGroup, SolverPool
 from hpcdi.env.mpi.python_solver import _Answering
 from hpcdi.env.mpi.solvers import Solver, SolverLimits
 from hpcdi.env.mpi.vectors import put_vector, size_of, sizes_of, unrounded, vector_of
+from hpcdi.env.process_state import SENT_TO_ALL
 from hpcdi.errors import CommError, ConfigError, EnvError, EnvValueError, LaunchError
 from hpcdi.run import solver_ranks
 from hpcdi.run.solver_ranks import (
@@ -152,13 +154,17 @@ def solver(
 
 
 def manager(
-    *solvers: Solver, kept: Sequence[str] = (), origin: Origin = MappingProxyType({})
+    *solvers: Solver,
+    kept: Sequence[str] = (),
+    origin: Origin = MappingProxyType({}),
+    wait_num: int | None = None,
+    another: Callable[[], Solver | None] = lambda: None,
 ) -> EnvManager:
     facts = facts_of(parse_env(PROGRAM))
-    envs = SolverEnvs([SolverWorker(solver, facts) for solver in solvers])
+    envs = SolverEnvs([SolverWorker(each, facts, another) for each in solvers], wait_num=wait_num)
     envs.origin = origin
     made = EnvManager(envs, seed=np.random.SeedSequence(0))
-    made.kept = kept
+    made.kept, made.retires = kept, True
     made.launch()
     return made
 
@@ -560,17 +566,68 @@ def test_a_step_that_nobody_waits_for_any_more_is_waited_for_by_the_next_reset()
     assert one.answer().observation[2] == 5.0
 
 
+def test_that_step_may_take_as_long_as_a_step_and_the_start_begins_after_it() -> None:
+    """A step longer than start_timeout counted as a hung start at each evaluation."""
+    group = LateGroup()
+    one = solver(group, start_s=0.002, step_s=10.0, reset_s=10.0)
+    one.ask_reset(1)
+    one.answer()
+    one.ask_step(np.zeros(2))
+    one.ask_reset(5)
+    assert one.answer().observation[2] == 5.0
+    hung = FakeGroup()
+    one = solver(hung, start_s=0.05, step_s=0.01)
+    one.ask_step(np.zeros(2))
+    hung.is_silent = True
+    one.ask_reset(0)
+    with pytest.raises(EnvFailure, match=r"^a step that was under way took longer than 0\.06 s$"):
+        one.answer()
+
+
+def test_collecting_forgets_a_step_whose_solver_an_evaluation_has_taken() -> None:
+    """It waited for an answer that nobody gives, and killed ranks that were fine."""
+    slow, fast = LateGroup(), FakeGroup()
+    shared = solver(slow, start_s=0.01, step_s=0.05, reset_s=0.05)
+    with manager(shared, solver(fast), wait_num=1) as collecting:
+        collecting.step({"action": ACTION})
+        assert slow.is_busy
+        with manager(shared) as evaluating:
+            evaluating.step({"action": ACTION[:1]})
+        collecting.reset()
+        for _ in range(2):
+            collecting.step({"action": ACTION})
+    assert slow.given_up == ""
+
+
+def test_an_evaluation_goes_on_with_another_solver_that_lives() -> None:
+    """It kept the dead one, and the run ended though collecting had others."""
+    first, second = solver(FakeGroup()), solver(FakeGroup())
+    with (
+        manager(first, second) as collecting,
+        manager(first, another=lambda: second) as evaluating,
+    ):
+        collecting.reset()
+        first.group.is_dead = True
+        assert collecting.step({"action": ACTION}).live.tolist() == [False, True]
+        evaluating.reset()
+        assert evaluating.step({"action": ACTION[:1]}).live.all()
+        assert collecting.is_taken
+        collecting.reset()
+        assert not collecting.is_taken
+        assert collecting.step({"action": ACTION}).live.tolist() == [False, True]
+
+
 def test_lost_ranks_are_replaced_by_spare_ones_and_then_the_environment_is_retired() -> None:
     groups = [FakeGroup(str(number)) for number in range(3)]
     other = solver(FakeGroup())
     dying = solver(*groups[:2])
     with manager(dying, other) as envs:
-        envs.retires = True
         groups[0].is_dead = True
         step = envs.step({"action": ACTION})
         assert step.failed is not None
         assert step.failed.tolist() == [True, False]
         assert dying.group is groups[1]
+        assert [group.released for group in groups] == [True, False, False]  # it may have ended
         groups[1].is_dead = True
         envs.step({"action": ACTION})
         assert envs.health == {"env_failures": 3, "episodes_dropped": 2, "envs_retired": 1}
@@ -626,6 +683,39 @@ class CoupledFake(FakeGroup):
 
     def look_for_deaths(self) -> None:
         self.reason = self._death
+
+
+class Wrong(Coupling):
+    """Another shape than its space, and four values."""
+
+    def reset(self, _seed: int, _comm: Any) -> Any:
+        return np.zeros(1 if self.where else 2), {}
+
+    def step(self, _action: Any, _comm: Any) -> Any:
+        return np.zeros(1), 0.0, False, {}
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [("", "beginning of an episode: observation: .* the space says"), ("a", "step 1 .*4 values")],
+)
+@pytest.mark.parametrize("may_die", [True, False])
+def test_a_coupling_that_returns_what_its_spaces_do_not_have_ends_the_run(
+    where: str, said: str, may_die: bool
+) -> None:
+    fake = CoupledFake()
+    facts = EnvFacts(Coupling.observation_space, Coupling.action_space)
+    group: Any = CoupledGroup(fake, cast("Any", Wrong(where)), facts)
+    worker = SolverWorker(solver(group, may_die=may_die), facts)
+    made = EnvManager(SolverEnvs([worker]), seed=np.random.SeedSequence(0))
+
+    def play() -> None:
+        made.launch()
+        made.step({"action": np.zeros((1, 1), np.float32)})
+
+    with pytest.raises(EnvValueError, match=said):
+        play()
+    assert fake.given_up == ""
 
 
 @pytest.mark.parametrize(
@@ -769,6 +859,25 @@ def test_a_program_is_made_anew_when_a_header_or_a_library_of_it_changes(
     assert build.compiled([source], flags) not in (first, second)
 
 
+@needs_compiler
+@pytest.mark.parametrize("flags", [[], ["-Iinc"]])
+def test_equal_sources_of_two_folders_have_each_the_headers_of_its_own(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copied experiment ran the program of the one that it was copied from."""
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "cache"))
+    codes = []
+    for size in (3, 5):
+        folder = tmp_path / str(size)
+        source, header = folder / "flow.c", folder / ("inc" if flags else "") / "flow.h"
+        header.parent.mkdir(parents=True)
+        source.write_text('#include "flow.h"\nint main(void) { return SIZE; }\n')
+        header.write_text(f"#define SIZE {size}\n")
+        monkeypatch.chdir(folder)
+        codes.append(subprocess.run([build.compiled([source], flags)], check=False).returncode)
+    assert codes == [3, 5]
+
+
 INSIDE = r"""
 #define _GNU_SOURCE
 #include <locale.h>
@@ -834,3 +943,41 @@ def test_infos_of_c_have_points_and_room_and_a_fork_may_exit(tmp_path: Path) -> 
     assert done.stdout == "two lines=0.5\n0 1 1\n"
     assert done.stderr.count("has no room for a station far away in one observation") == 1
     assert done.returncode == 7
+
+
+WAITS = r"""
+#include "hpcdi.h"
+#include <signal.h>
+
+static void own(int number) { (void)number; }
+
+int main(void)
+{
+    MPI_Comm comm;
+    signal(SIGUSR1, own);
+    hpcdi_init(1, 1, &comm);
+    return 0;
+}
+"""
+
+
+@needs_compiler
+def test_a_program_that_is_started_without_hpcdi_ignores_signals_to_all_of_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the file of `hpcdi plan --mpmd` starts it; here it is a spare, and waits for ever."""
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "cache"))
+    (tmp_path / "waits.c").write_text(WAITS)
+    variables = os.environ | {"HPCDI_SOLVER_RANKS": "0", "HPCDI_SOLVER_ASSIGNER": "0"}
+    with subprocess.Popen([build.compiled([tmp_path / "waits.c"])], env=variables) as program:
+        ignored, caught, expected = set(), set(), {signal.SIGTERM, signal.SIGUSR2}
+        deadline = time.monotonic() + 20.0
+        while not expected <= ignored and program.poll() is None and time.monotonic() < deadline:
+            status = Path(f"/proc/{program.pid}/status").read_text()
+            ignored, caught = (
+                {each for each in SENT_TO_ALL if int(mask, 16) >> (each - 1) & 1}
+                for mask in re.findall(r"Sig(?:Ign|Cgt):\s*(\w+)", status)
+            )
+        program.kill()
+    assert expected <= ignored
+    assert signal.SIGUSR1 in caught

@@ -304,3 +304,47 @@ def test_old_classes_by_their_name(name: str, settings: dict[str, Any]) -> None:
         assert steps[2].truncated.all()
         assert steps[2].successor["observation"].tolist() == [[3.0], [3.0]]
         assert not envs.failures
+
+
+class OfASeedAlone(gymnasium.Env[Any, Any]):
+    """Of gymnasium's API but for options."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
+        super().reset(seed=seed)
+        return self.np_random.random(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return self.np_random.random(1, np.float32), 1.0, True, False, {}
+
+
+class WrapperOfASeedAlone(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
+        return self.env.reset(seed=seed)
+
+
+class PassesOn(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def reset(self, **given: Any) -> Any:
+        return self.env.reset(**given)
+
+
+WRAPPED = {"wrappers": [f"{__name__}:WrapperOfASeedAlone", "FlattenObservation"]}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"vectorization": "sync"}, {"kwargs": {"max_episode_steps": 3}}, SCALED, WRAPPED],
+)
+def test_a_reset_by_a_seed_alone_is_an_old_one(settings: dict[str, Any]) -> None:
+    """Each of its resets failed: it has no argument `options`."""
+    cfg = {"type": "gymnasium", "env_id": f"{__name__}:OfASeedAlone", **settings}
+    with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
+        envs.launch()
+        first = envs.observation["observation"].copy()
+        envs.step({"action": np.zeros(8, np.int64)})
+    for make in (OfASeedAlone, lambda: PassesOn(OfASeedAlone())):
+        with make_env_manager(None, [make] * 8, seed=np.random.SeedSequence(0)) as envs:
+            envs.launch()
+            assert envs.observation["observation"].tolist() == first.tolist()

@@ -20,6 +20,7 @@ from hpcdi.env.create import create_env_manager, get_env_cls, make_env_manager
 from hpcdi.env.probe import look_at
 from hpcdi.env.wrappers import ActionMasks
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
+from hpcdi.policy.spaces import as_stored
 from hpcdi.types import Leaf
 from hpcdi.worker.dict_envs import DictManager
 
@@ -106,6 +107,48 @@ def test_a_discrete_action_is_counted_from_zero() -> None:
     assert acts.value(columns, ...).tolist() == [5, 7]
     assert read_spaces(spaces.Box(0, 1, (1,)), space).action_kind == "discrete"
 
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        ("f8", [0.1, -1.0], [0.1, 1.0]), (">f8", [1 / 3, -1.0], [1 / 3 + 1e-9, 1.0]),
+        ("i8", [2**60 + 1, -1], [2**60 + 1, 1]), ("f4", [0.1, -1.0], [0.1, 1.0]),
+        ("?", [1, 0], [1, 1]), ("u1", [7, 0], [7, 255]),
+    ],
+)  # fmt: skip
+def test_an_action_is_within_its_box_where_float32_has_no_number_there(
+    dtype: str, low: Any, high: Any
+) -> None:
+    """A frozen component was always given beside its one value."""
+    bounds = np.array([low, high], dtype)
+    for limits in (bounds, bounds[:, 0]):
+        space: Any = spaces.Box(*map(np.array, limits), dtype=bounds.dtype)  # type: ignore[arg-type]
+        acts = Space.of_actions(space)
+        for number in (-1.0, 1.0):
+            leaf = acts.leaves[0]
+            drawn = np.full((1, *leaf.shape), number, np.float32)
+            columns = {**acts.zeros(1)}
+            columns["action"][...] = as_stored(drawn, leaf)
+            out_of = acts.out_of(columns, 0)
+            for value in (acts.value(columns, 0), acts.value(columns, ...)[0], out_of()):
+                assert (space.low <= value).all() and (value <= space.high).all()  # noqa: PT018
+
+
+def test_bytes_of_numbers_are_stored_in_the_order_of_this_machine() -> None:
+    """torch takes no other."""
+    space = spaces.Dict({kind: spaces.Box(-5, 5, (3,), np.dtype(f">{kind}")) for kind in ORDERED})  # type: ignore[arg-type]
+    seen, acts = Space.of_observations(space), Space.of_actions(space)
+    assert [leaf.dtype for leaf in seen.leaves] == ["float32", "float32", "int32"]
+    assert [leaf.dtype for leaf in acts.leaves] == ["float32", "float64", "int32"]
+    rows, value = seen.zeros(1), {kind: np.arange(3, dtype=f">{kind}") for kind in ORDERED}
+    seen.put(rows, 0, value)
+    assert all(
+        column.dtype.isnative and column[0].tolist() == [0, 1, 2] for column in rows.values()
+    )
+    assert space.contains(acts.value(acts.zeros(1), 0))
+
+
+ORDERED = ("f4", "f8", "i4")
 
 # -------------------------------------------------------------------------------------------- masks
 

@@ -238,3 +238,41 @@ def test_numbers_as_floats() -> None:
     floats = wrap(codes, [{"type": "AsFloats", "scale": 0.1}])
     assert floats.observation_space == gymnasium.spaces.Box(0.0, np.float32(25.5), (2,))
     np.testing.assert_allclose(floats.reset(seed=0)[0], [0, 1])
+
+
+class NeedsALevel(CountEnv):
+    """Begins at a level of its options alone."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.level = options["level"]
+        observation, info = super().reset(seed=seed)
+        return observation + np.float32(self.level), info
+
+
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_options_of_resets_are_a_setting(evaluate: bool) -> None:
+    wrapper = {"type": "ResetOptions", "options": {"level": 3}}
+    cfg = config(wrapper, env_id=f"{__name__}:NeedsALevel", kwargs={"length": 1})
+    with create_env_manager(cfg, evaluate=evaluate, seed=seeds()) as envs:
+        envs.launch()
+        assert seen(envs)[:, 0].tolist() == [3.0] * envs.env_num
+        envs.step({"action": np.zeros(envs.env_num, np.int64)})
+    env = wrap(NeedsALevel(), [wrapper])
+    env.reset(options={"level": 4})
+    assert env.unwrapped.level == 4
+
+
+class Fleet(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One player, who directs a number of cars, and has attributes that others have, too."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.agents = 3
+        self.single_observation_space = env.observation_space
+
+
+def test_a_number_called_agents_makes_no_battle() -> None:
+    """What an environment is is its type's to say, whatever attributes it has."""
+    found = look_at(config(f"{__name__}:Fleet"), seed=0)
+    assert (found.players, found.teams) == (1, 1)
+    assert found.spaces == look_at(config()).spaces

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,6 +125,39 @@ HYDRA = {
 def test_what_started_this_process(variables: dict[str, str], expected: LaunchEnvironment) -> None:
     assert detect(variables) == expected
     assert expected.is_world == (expected.launcher != "none")
+
+
+SHELL_OF_SRUN = """
+import os, pty, subprocess, sys
+from hpcdi.run.environment import detect
+
+look = [sys.executable, "-c", "import os; from hpcdi.run.environment import detect; "
+        "print(detect(os.environ).launcher, flush=True)"]
+task, terminal = pty.fork()
+if task == 0:
+    os.environ["SLURM_TASK_PID"] = str(os.getpid())
+    subprocess.run(look, process_group=0)  # a shell with job control: below srun --pty bash
+    subprocess.run(look)  # a script that srun --pty has started
+    os.environ["SLURM_TASK_PID"] = "1"
+    subprocess.run(look, process_group=0)  # an srun that is typed in that shell
+    os._exit(0)
+try:
+    while text := os.read(terminal, 4096):
+        os.write(1, text)
+except OSError:  # Linux says so that the other side has gone
+    pass
+os.waitpid(task, 0)
+"""
+
+
+def test_a_shell_of_several_tasks_is_no_rank() -> None:
+    """As of ``srun -n4 --pty bash``, whose variables are those of a rank."""
+    said = subprocess.check_output(
+        [sys.executable, "-c", SHELL_OF_SRUN],
+        env={**os.environ, **STEP, "SLURM_PTY_PORT": "4711"},
+        text=True,
+    )
+    assert said.split() == ["none", "srun", "srun"]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,25 @@ def test_the_exit_code_is_the_run_s(
         assert job.wait() == exit_code
 
 
+@pytest.mark.parametrize("returned", [REFUSED, EXIT_USAGE, 85])
+def test_a_solver_s_program_that_ends_before_the_run_begins_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], returned: int
+) -> None:
+    """Its exit code was taken for a refusal of hpcdi's, of which a rank has said why."""
+    log = RunLayout(tmp_path / "run").solver_dir(0) / "rank00000.log"
+    log.parent.mkdir(parents=True)
+    with Job(
+        ["sh", "-c", f"sleep 0.02; echo no grid.dat >{log}; exit {returned}"], tmp_path / "run", {}
+    ) as job:
+        job.wait()
+    said = capfd.readouterr().err
+    assert f"(mpirun: {returned}); where no rank has said why, a solver's program ended" in said
+    assert said.endswith(f"{log}:\nno grid.dat\n")
+    with Job(["sh", "-c", f"sleep 0.01; exit {returned}"], tmp_path / "run", {}) as job:
+        job.wait()
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(("state", "exit_code"), [("COMPLETED", EXIT_USAGE), ("RUNNING", 85)])
 def test_a_shell_of_an_allocation_that_has_ended_is_named(
     tmp_path: Path,

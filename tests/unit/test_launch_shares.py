@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,15 +75,45 @@ def test_portions_of_too_few() -> None:
     assert portion([], 3, 5) == []
 
 
-def test_a_job_sees_its_share_and_no_allocation() -> None:
+def test_a_job_sees_its_share_and_no_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_CONF", raising=False)  # it names a cluster, and no allocation
     program = (
         "import os; print(len(os.sched_getaffinity(0)), os.environ['CUDA_VISIBLE_DEVICES'], "
-        "sorted(k for k in os.environ if k.startswith(('SLURM', 'PBS', 'LSB'))))"
+        "sorted(k for k in os.environ "
+        "if k.startswith(('SLURM', 'PBS', 'LSB', 'PMI', 'OMPI_COMM'))))"
     )
     command = Share(1, 2).command([sys.executable, "-c", program])
     given = {"CUDA_VISIBLE_DEVICES": "4,5,6,7", "SLURM_JOB_END_TIME": "9", "SLURMD_NODENAME": "n"}
+    given |= {"PMIX_RANK": "0", "PMI_FD": "7", "OMPI_COMM_WORLD_SIZE": "1"}  # of an srun's shell
     said = subprocess.check_output(command, env={**os.environ, **NODES, **given}, text=True)
     assert said == f"{max(1, HERE - HERE // 2)} 6,7 ['SLURM_JOB_END_TIME']\n"
+
+
+def test_a_job_knows_whose_share_it_has(tmp_path: Path) -> None:
+    """By its lock, its run.json and what it asks Slurm, where it sees no allocation."""
+    program = (
+        "import os; from pathlib import Path; from hpcdi.run import run_folder, run_lock; "
+        "from hpcdi.run.environment import allocation; from hpcdi.run.job_end import job_end; "
+        "me = run_lock.this_process(); "
+        f"made = run_folder.claim(Path('{tmp_path}/r'), {{'exp_name': 'x'}}, [], mpi=''); "
+        "slurm = run_folder.read(made.root)['slurm']; "
+        "print(allocation(os.environ), me.job, me.job_restarts, slurm['SLURM_ARRAY_TASK_ID'], "
+        "os.environ['SLURM_CONF'], job_end(os.environ, 1000.0) == float(os.environ['ENDS']))"
+    )
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(
+        "#!/bin/sh\ntest $4 = 5_3 && "
+        "echo JobId=7 JobState=RUNNING EndTime=2026-11-26T15:04:05 Partition=x\n"
+    )
+    scontrol.chmod(0o755)
+    given = {
+        "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2",
+        "SLURM_CONF": "/etc/s", "SLURM_JOB_END_TIME": "900", "PATH": str(tmp_path),
+        "ENDS": str(time.mktime((2026, 11, 26, 15, 4, 5, 0, 0, -1))),
+    }  # fmt: skip
+    command = Share(0, 1).command([sys.executable, "-c", program])
+    said = subprocess.check_output(command, env={**os.environ, **NODES, **given}, text=True)
+    assert said == "None 7 2 3 /etc/s True\n"
 
 
 def test_a_job_on_another_host_is_a_step() -> None:

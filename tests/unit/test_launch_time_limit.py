@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -119,6 +120,27 @@ def test_the_queue_is_asked_again_before_the_end_of_a_job(
         thread.join(30)
     assert ((first or limit.take()) is not None) is asks
     assert limit.take() is None
+
+
+@pytest.mark.parametrize(("says_s", "asks"), [(3600.0, False), (20.0, True)])
+def test_a_job_may_be_prolonged_in_its_last_minute(
+    monkeypatch: pytest.MonkeyPatch, says_s: float, asks: bool
+) -> None:
+    """After the queue has said that the end holds."""
+
+    def run_at_once(ask: Callable[[], None], _name: str) -> None:
+        ask()
+
+    answers = [50.0, says_s]
+    monkeypatch.setattr(job_end, "BackgroundThread", run_at_once)
+    monkeypatch.setattr(job_end, "asked_end", lambda _variables, now: now + answers.pop(0))
+    now, limit = time.monotonic(), TimeLimit(JobEnd(time.time() + 50), lambda: None, lambda: 0.0)
+    assert limit.take() is None
+    assert limit.take() is None
+    assert answers == [says_s], "the queue is not asked all the time"
+    monkeypatch.setattr(time, "monotonic", lambda: now + 30)
+    assert (limit.take() is not None) is asks
+    assert not answers
 
 
 def test_rank_0_tells_whether_the_end_is_that_of_its_job() -> None:

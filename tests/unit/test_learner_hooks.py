@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,6 +115,30 @@ def test_no_priority_is_below_zero() -> None:
     whole = {"type": "log_show", "position": "after_iter", "priority": -1}
     with pytest.raises(ConfigError, match=r"hook.a: .*at least 0, not -1"):
         build_learner_hook_by_cfg({"a": whole})
+
+
+def test_a_hook_may_say_what_it_is_by_properties() -> None:
+    """As DI-engine's base class does."""
+
+    class Named(NoteHook):
+        @property
+        def name(self) -> str:
+            return f"my {self._name}"
+
+        @property
+        def priority(self) -> float:
+            return 5
+
+        @property
+        def position(self) -> str:
+            return "before_run"
+
+    made = Named("hook", np.int64(3), position="after_iter")
+    assert (made.name, made.priority, made.position) == ("my hook", 5, "before_run")
+    hooks = no_hooks()
+    add_learner_hook(hooks, made)
+    assert names(hooks, "before_run") == ["my hook"]
+    assert hook("a", np.int64(3)).priority == 3
 
 
 def test_only_hooks_of_learners_can_be_registered() -> None:
@@ -423,6 +448,11 @@ def test_simplified_keys() -> None:
     assert made.priority == 20
     for off in (0, -1):
         assert build_learner_hook_by_cfg({"log_show_after_iter": off}) == no_hooks()
+    for each in (1e4, np.int64(10_000), np.float32(1e4)):
+        (made,) = build_learner_hook_by_cfg({"save_ckpt_after_iter": each})["after_iter"]
+        assert isinstance(made, SaveCkptHook)
+        assert isinstance(made.callback, SaveCheckpoint)
+        assert (made.callback.every, type(made.callback.every)) == (10_000, int)
     assert build_learner_hook_by_cfg({}) == no_hooks()
 
 

@@ -184,6 +184,15 @@ def test_charts_and_histograms_reach_tensorboard(tmp_path: Path) -> None:
     assert (event.step, found.num, found.min, found.max, found.sum) == (2, 6, 0, 5, 15)
 
 
+def test_a_histogram_of_what_numpy_has_no_type_for(tmp_path: Path) -> None:
+    writer = TensorBoardWriter(tmp_path)
+    log = {"[histogram]q": torch.ones(3, dtype=torch.bfloat16)}
+    learner_of(log, hook={"log_show_after_iter": 1}, tb_logger=writer).train([])
+    writer.close()
+    (event,) = EventAccumulator(str(tmp_path)).Reload().Histograms("learner/q")
+    assert (event.histogram_value.num, event.histogram_value.sum) == (3, 3)
+
+
 def test_a_histogram_of_nothing_is_passed_over(tmp_path: Path) -> None:
     writer = TensorBoardWriter(tmp_path)
     log = {"[histogram]q": np.array([np.nan]), "[histogram]r": []}

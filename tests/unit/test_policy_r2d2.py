@@ -11,11 +11,13 @@ import torch
 
 import hpcdi.worker  # noqa: F401 (it gives policies their methods by dicts)
 from fakes.policies import check_dicts_are_refused
-from fakes.replay import block
+from fakes.replay import admitted, block, demand
+from hpcdi.config.compiled import compile_config
 from hpcdi.errors import ConfigError
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.r2d2 import scaled, unscaled
 from hpcdi.policy.sequences import Sequences
+from hpcdi.replay.manager import create_replay
 from hpcdi.replay.partition import item_count, item_rows
 from hpcdi.roles.collector.recorder import segment_of
 from hpcdi.store.rows import SEQUENCE_LEN, RowStore, sequence_rows
@@ -87,6 +89,46 @@ def test_a_ring_gathers_the_sequences_that_rank_0_counts() -> None:
         assert column.shape[:2] == (6, STEPS + NSTEP)
         np.testing.assert_array_equal(drawn[name], column)
     assert plain[SEQUENCE_LEN][:, 0].tolist() == [9, 6, 3, 3, 6, 3]  # with the row behind each item
+
+
+def test_no_sequence_is_drawn_that_teaches_nothing() -> None:
+    """The first two items begin episodes; the third goes on, and has 3 steps behind its burn-in."""
+    columns, rule = columns_of(policy("collect")), SequenceRule(STEPS, STRIDE, NSTEP)
+    batch = {name: torch.from_numpy(column) for name, column in sequences(columns).items()}
+    teaches = Sequences(batch, 2, rule).learnt.any(dim=1).numpy()
+    assert teaches.tolist() == [True, True, False, True, True, False]
+    settings = {
+        "type": "r2d2", "nstep": NSTEP, "learn": {"burn_in": 2, "batch_size": 4},
+        "collect": {"n_sample": 8, "unroll_len": STEPS, "stride": STRIDE},
+        "other": {"replay_buffer": {"min_fill": 1}},
+    }  # fmt: skip
+    replay = create_replay(
+        compile_config({"env": {"env_id": "CartPole-v1"}, "policy": settings}).config
+    )
+    replay.open(1)
+    replay.assign(block(7, ITEMS))
+    replay.admit(1, admitted(7))
+    replay.partitions[1].demand(demand(1, 4))
+    assert replay.count() == 4
+    [(_, drawn)] = replay.serve(0, ())
+    assert {*drawn.rows.ravel().tolist()} == {0, 3, 9, 12}
+    assert {*item_rows(block(7, ITEMS), 0, rule)[0][teaches].tolist()} == {0, 3, 9, 12}
+
+
+@pytest.mark.parametrize("burn_in", [0, 1, 4, 50])
+@pytest.mark.parametrize("stride", [1, 3])
+def test_rank_0_counts_the_sequences_whose_rows_it_draws(stride: int, burn_in: int) -> None:
+    lengths = list(range(1, 12))
+    ready, rule = block(7, lengths), SequenceRule(6, stride, 0, burn_in)
+    rows = item_rows(ready, 0, rule)[0].tolist()
+    begins = ready.items["item_start"].tolist()
+    assert rows == [
+        begin + step
+        for begin, length in zip(begins, lengths, strict=True)
+        for step in range(0, length, stride)
+        if not step or length - step > burn_in
+    ]
+    assert item_count(ready, rule) == len(rows)
 
 
 def test_sequences_may_begin_anywhere() -> None:

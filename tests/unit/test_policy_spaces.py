@@ -13,8 +13,10 @@ from torch import Tensor, distributions
 
 from fakes.serial_runs import serial_run, train
 from fakes.spaces import simple_spaces
-from hpcdi.config.algorithms import DQNConfig
+from hpcdi.config.algorithms import DQNConfig, DQNModelConfig
+from hpcdi.config.fields import section, setting, to_mapping
 from hpcdi.config.policy import ModelConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.probe import look_at
 from hpcdi.errors import PolicyError
@@ -518,3 +520,26 @@ def test_a_scalar_is_learnt_as_a_vector_of_one(kind: str) -> None:
         learnt.append(built.learn_mode.state_dict()["model"])
     for of_scalar, of_vector in zip(*(model.values() for model in learnt), strict=True):
         assert torch.equal(of_scalar, of_vector)
+
+
+@dataclass(frozen=True)
+class OfTwoConfig(DQNConfig):
+    """An algorithm that chooses between two actions at least."""
+
+    @dataclass(frozen=True)
+    class Model(DQNModelConfig):
+        action_shape: int | None = setting(None, "number of actions", minimum=2)
+
+    model: DQNModelConfig = section(Model, "the network")
+
+
+def test_settings_are_filled_by_what_can_be_read_again() -> None:
+    """A run with one legal action ended well, and its config.yaml was refused from then on."""
+    spaces = Spaces((Leaf("", (2,)),), (Leaf("", (), "int64", (1,)),))
+    for kind in ("dqn", "c51", "qrdqn", "discrete_sac", "r2d2", "ppo", "impala", "bc"):
+        policy_cls = get_policy_cls({"type": kind})
+        filled, problems = with_spaces(policy_cls.parse_config({"type": kind}), spaces)
+        assert problems == []
+        assert policy_cls.parse_config(to_mapping(filled)) == filled
+    _, problems = with_spaces(OfTwoConfig(), spaces)
+    assert [*map(str, problems)] == ["model.action_shape: must be at least 2, not 1"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -14,10 +17,11 @@ from fakes.serial_runs import ROOT
 from hpcdi.commands.sweep import here
 from hpcdi.commands.sweep.here import Adopted, LocalRuns, Rounds, _Started
 from hpcdi.commands.sweep.runs import Sweep, keep, make, read
-from hpcdi.run import job_end
+from hpcdi.run import job_end, run_folder, run_lock
 from hpcdi.run.job_end import JobEnd
 from hpcdi.run.shares import Share
 
+SHELL = shutil.which("sh") or ""
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
 
 
@@ -36,7 +40,7 @@ def root(made: tuple[Sweep, list[dict[str, object]]], tmp_path: Path) -> Path:
 def plant(monkeypatch: pytest.MonkeyPatch, script: Callable[[Path], str]) -> None:
     """Lets a script of the shell be each run, by its folder."""
     monkeypatch.setattr(
-        here, "command_of", lambda sweep, index: ["sh", "-c", script(sweep.run_dir(index))]
+        here, "command_of", lambda sweep, index: [SHELL, "-c", script(sweep.run_dir(index))]
     )
 
 
@@ -144,8 +148,70 @@ def test_a_run_is_started_again(
         return f"mkdir -p {run}; {change} {count}"
 
     plant(monkeypatch, script)
-    LocalRuns(root, Rounds(iter([[0]])), [None]).run()
+    monkeypatch.setattr(here, "_IN_VAIN_S", 0.0)
+    code = LocalRuns(root, Rounds(iter([[0]])), [None]).run()
     assert (root / "starts").read_text().count("\n") == starts
+    assert begins or code == 85, "what the machine has failed is to be resumed"
+
+
+def test_a_start_in_vain_is_waited_for_and_keeps_nobody_else(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(here, "_IN_VAIN_S", 0.5)
+    plant(
+        monkeypatch,
+        lambda run: f"date +{run.name}:%s.%N >> {root}/starts; [ {run.name} = 001 ] || exit 85",
+    )
+    assert LocalRuns(root, Rounds(iter([[0, 1]])), [None]).run() == 85
+    starts = [line.split(":") for line in (root / "starts").read_text().splitlines()]
+    assert [name for name, _ in starts] == ["000", "001", "000", "000", "000"]
+    assert float(starts[-1][1]) - float(starts[0][1]) > 1.5
+
+
+def test_a_run_whose_folder_is_in_use_is_not_done(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock of a host that was lost is fresh: the sweep is resumed, and nobody compared."""
+    run = root / "000"
+    layout = run_folder.claim(run, {"exp_name": "x"}, [], mpi="none")
+    holder = dataclasses.replace(run_lock.this_process(), host="node9")
+    layout.lock_file.write_text(json.dumps(dataclasses.asdict(holder)))
+    facts = {**json.loads(layout.run_file.read_text()), "host": "node9"}
+    layout.run_file.write_text(json.dumps(facts))
+    monkeypatch.setattr(here, "_IN_VAIN_S", 0.0)
+    plant(monkeypatch, lambda _run: f"echo >> {root}/starts; exit 2")
+    assert LocalRuns(root, Rounds(iter([[0], [1]])), [None]).run() == 85
+    assert (root / "starts").read_text().count("\n") == 4
+    assert not read(root).output(1).exists()
+
+
+@pytest.mark.parametrize(("host", "starts"), [("n1", 2), ("", 1)])
+def test_a_step_that_srun_cannot_start_is_started_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch, host: str, starts: int
+) -> None:
+    """Its own exit code is 1, as that of a run: which has begun, or is no step."""
+    srun = root / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.write_text(
+        f"#!/bin/sh\necho >> {root}/starts; [ $(wc -l < {root}/starts) = 2 ] || exit 1\n"
+    )
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(srun.parent), prepend=os.pathsep)
+    monkeypatch.setattr(here, "_IN_VAIN_S", 0.0)
+    plant(monkeypatch, lambda _run: "srun")
+    assert LocalRuns(root, Rounds(iter([[0]])), [Share(0, 1, host)]).run() == 1
+    assert (root / "starts").read_text().count("\n") == starts
+
+
+def test_a_run_on_a_share_is_told_the_end_of_the_job_as_it_is_now(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "900")
+    ends = int(time.time()) + 5000
+    monkeypatch.setattr(here, "job_end", lambda _variables, _now: JobEnd(ends))
+    plant(monkeypatch, lambda _run: f"echo $SLURM_JOB_END_TIME > {root}/end")
+    LocalRuns(root, Rounds(iter([[0]])), [Share(0, 1)]).run()
+    assert abs(int((root / "end").read_text()) - ends) <= 1
 
 
 def test_what_the_end_of_the_job_has_ended_is_not_started_again(

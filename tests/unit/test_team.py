@@ -858,6 +858,7 @@ def test_a_memory_learns_the_value_of_the_team_from_its_sequences(kind: str) -> 
     own = remembering(kind, learn={"burn_in": 1, "loss": "mse"})
     cfg = config(Relay(), policies={"hare": own, "fox": remembering("vdn")})
     assert cfg.sequence == SequenceRule(3, 2, 1)
+    assert cfg.burn_in == 0, "the fox needs none"
     batch = sequences_of(cfg, Relay())
     assert batch["sequence_len"][:, 0].tolist() == [5, 3] * 6  # with the row behind the item
     built = policy(cfg, "learn")._policies["hare"]
@@ -896,6 +897,7 @@ def test_sequences_teach_every_step(nstep: int, burn_in: int, stride: int | None
     cfg = config(Recall(7), policies={"all": own})
     every = stride or 3 - burn_in
     assert cfg.sequence == SequenceRule(3, every, nstep)
+    assert cfg.burn_in == burn_in
     rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learner_batch(
         sequences_of(cfg, Recall(7))
     )

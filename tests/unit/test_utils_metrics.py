@@ -48,6 +48,15 @@ def test_means_are_of_each_scalar_and_start_anew() -> None:
     assert monitor.take_means() == {"loss": 5.0}
 
 
+def test_the_newest_value_of_each_scalar() -> None:
+    monitor = ScalarMonitor()
+    monitor.add({"loss": 1.0, "lr": 2})
+    monitor.add({"loss": 3.0})
+    assert {name: newest() for name, newest in monitor.val.items()} == {"loss": 3.0, "lr": 2.0}
+    monitor.take_means()
+    assert monitor.val["loss"]() == 3.0
+
+
 def test_what_is_not_a_number_is_passed_over() -> None:
     monitor = ScalarMonitor()
     monitor.add({"loss": 1.0, "priority": [1.0, 2.0], "name": "x", "nothing": None})

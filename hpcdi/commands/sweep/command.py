@@ -10,10 +10,11 @@ import os
 import shlex
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hpcdi.comm.failure import requeued_if_machine_fails
 from hpcdi.commands.batch_script import BatchJob, script_text
 from hpcdi.commands.options import at_least, make_parser, number, print_lines
 from hpcdi.commands.run_state import GOES_WELL
@@ -113,8 +114,8 @@ status`, `eval`, `inspect`.
 """
 EXIT_CODES = """\
 exit codes: 0 submitted, or all runs are done; 1 some have failed, also of
-`status`; 2 wrong configuration or command; 85 stopped by USR2 or the time limit: resume it; 130
-Ctrl-C, 143 SIGTERM
+`status`; 2 wrong configuration or command; 85 stopped by USR2, the time limit, or what is not your
+fault (a full disk, a lost node): resume it; 130 Ctrl-C, 143 SIGTERM
 """
 
 
@@ -274,7 +275,7 @@ def _run_search(sweep: Sweep, options: argparse.Namespace) -> int:
     if worker and search.searcher not in ("optuna", "random"):
         raise LaunchError("a searcher of your own is in one process: --local or --pack")
     places = _places(sweep, range(left), options)
-    with contextlib.ExitStack() as stack:
+    with requeued_if_machine_fails(), contextlib.ExitStack() as stack:
         if not worker:
             stack.enter_context(RunLock(RunLayout(sweep.root)))
         searcher = searcher_class(search.searcher)(search.dimensions, search.seed, sweep.root)
@@ -381,7 +382,9 @@ def _status(arguments: Sequence[str]) -> int:
     shape.add_argument("--csv", action="store_true", help="print it as CSV, with all columns")
     shape.add_argument("--json", action="store_true", help="print it as a list of JSON objects")
     options = parser.parse_args(arguments)
-    sweep, statuses = look(read(Path(options.folder)))
+    sweep = read(Path(options.folder))
+    packed = packed_job(sweep)
+    sweep, statuses = look(sweep, packed)
     history = History.read(sweep) if sweep.population is not None else None
     rows = rows_of(sweep, statuses, history)
     if options.csv:
@@ -389,7 +392,6 @@ def _status(arguments: Sequence[str]) -> int:
     elif options.json:
         print_lines(json.dumps(rows, indent=2).splitlines())
     else:
-        packed = packed_job(sweep)
         again = [f"  next         {sweep.command_to_resume}"] if to_start(sweep) else []
         if packed is not None:
             again = [f"  job          {packed.said.removeprefix('job ')}"]
@@ -402,11 +404,13 @@ def _status(arguments: Sequence[str]) -> int:
 def _run(sweep: Sweep, indices: Sequence[int], options: argparse.Namespace) -> int:
     if _is_here(options):
         places = _places(sweep, indices, options)
-        if sweep.population is None:
-            return LocalRuns(sweep.root, Rounds(iter([indices])), places).run()
-        with RunLock(RunLayout(sweep.root)):  # who compares must be the only one to start runs
-            generations = Generations(sweep.root, sweep.population)
-            return LocalRuns(sweep.root, Rounds(generations.rounds()), places).run()
+        with requeued_if_machine_fails(), contextlib.ExitStack() as stack:
+            rounds: Iterator[Sequence[int]] = iter([indices])
+            if sweep.population is not None:
+                # who compares must be the only one to start runs
+                stack.enter_context(RunLock(RunLayout(sweep.root)))
+                rounds = Generations(sweep.root, sweep.population).rounds()
+            return LocalRuns(sweep.root, Rounds(rounds), places).run()
     return _submit(sweep, indices, options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -15,11 +16,11 @@ from typing import Protocol
 
 from hpcdi.commands.options import print_lines
 from hpcdi.commands.run_state import RunStatus, status_of
-from hpcdi.commands.sweep.runs import Sweep, look, read, to_start
+from hpcdi.commands.sweep.runs import PAUSED, Sweep, look, read, to_start
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, StoreError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, EXIT_USAGE, StoreError
 from hpcdi.run import run_folder, slurm_queue
-from hpcdi.run.job_end import Deadline, job_end
+from hpcdi.run.job_end import END_VARIABLE, Deadline, job_end
 from hpcdi.run.resume import has_snapshot
 from hpcdi.run.run_folder import short
 from hpcdi.run.shares import Share
@@ -33,6 +34,8 @@ from hpcdi.utils.python import python_command
 _LOOK_S = 0.1
 _MOST_IN_VAIN = 4
 """Starts in a row in which a run does not begin; those without progress the run itself limits."""
+_IN_VAIN_S = 10.0
+"""Before the next start of a run that has not begun."""
 _LEAST_TIME_LEFT_S = 120.0
 """With less time until the job's limit no run is started."""
 
@@ -161,9 +164,27 @@ class _Started:
             number = signal.SIGUSR2 if is_first else signal.SIGTERM
         self.process.send_signal(number)
 
+    def has_failed_by_machine(
+        self, code: int, status: RunStatus | None, *, has_begun: bool
+    ) -> bool:
+        """Returns whether the run is to be started again: its exit code is not of its own making.
+
+        Of a run that has not begun, 1 may be srun's (its controller is away for a while), and 2 is
+        no verdict while the folder is in use: its process may have been lost with its host.
+
+        Args:
+            code: the exit code.
+            status: of the run; None: it has never begun.
+            has_begun: whether this start has.
+        """
+        if has_begun or code == EXIT_REQUEUE:
+            return code == EXIT_REQUEUE
+        is_in_use = code == EXIT_USAGE and status is not None and not status.is_over
+        return is_in_use or (code == EXIT_FAILED and self.is_step)
+
 
 class LocalRuns:
-    """Runs of a sweep as child processes; one that ends with exit code 85 is started again.
+    """Runs of a sweep as child processes; one that the machine has failed is started again.
 
     Args:
         root: folder of the sweep.
@@ -176,6 +197,8 @@ class LocalRuns:
         self._waiting = deque[int]()
         self._running: dict[int, _Started] = {}
         self._in_vain = Counter[int]()  # starts in a row in which a run did not begin
+        self._not_before: dict[int, float] = {}  # of the next start of such a run
+        self._not_done: dict[int, bool] = {}  # runs that were given up: whether the machine failed
         self._exit_codes = ENDING | dict.fromkeys(preempt_signals(), EXIT_REQUEUE)
         self._deadline = Deadline(job_end(os.environ, time.time()))
         self._end_signal: int | None = None  # number of the last one that came
@@ -187,7 +210,11 @@ class LocalRuns:
         try:
             while self._running or self._may_start_next():
                 while self._free and self._may_start_next():
-                    self._start(self._waiting.popleft(), self._free.popleft())
+                    index = self._next_due()
+                    if index is None:
+                        break
+                    self._waiting.remove(index)
+                    self._start(index, self._free.popleft())
                 wait_s(_LOOK_S)  # until a run ends, or a signal asks for the end
                 self._deadline.is_near(_LEAST_TIME_LEFT_S)  # asks the queue before a run ends
                 for index in self._supply.early(list(self._running)):
@@ -201,7 +228,7 @@ class LocalRuns:
                 started.process.kill()
                 started.process.wait()
         sweep, _ = look(self._sweep)
-        waiting = to_start(sweep)
+        waiting = sorted({*to_start(sweep), *self._not_done})  # those are no other process's
         if waiting:
             names = ", ".join(map(str, waiting))
             sys.stderr.write(
@@ -211,25 +238,37 @@ class LocalRuns:
         if self._end_signal is not None:
             return self._exit_codes[signal.Signals(self._end_signal)]
         if waiting:
-            return EXIT_FAILED if self._may_start else EXIT_REQUEUE
+            return EXIT_FAILED if self._may_start and not self._has_machine_failed else EXIT_REQUEUE
         return EXIT_DONE
 
     def _may_start_next(self) -> bool:
         """Returns whether a run waits and may be started; where none waits, asks for more."""
         if not self._may_start:
             return False
-        if not self._waiting and (more := self._supply.more(list(self._running))):
+        is_asked = not (self._waiting or self._has_machine_failed)  # others wait for that run
+        if is_asked and (more := self._supply.more(list(self._running))):
             self._waiting.extend(more)
             self._sweep = read(self._sweep.root)  # its settings may be others now
             for index in more:
                 self._in_vain[index] = 0
         return bool(self._waiting) and self._may_start  # the searcher may have thought for long
 
+    def _next_due(self) -> int | None:
+        """Returns the first run that waits, and not for its last start's trouble to pass."""
+        now = time.monotonic()
+        return next((i for i in self._waiting if self._not_before.get(i, now) <= now), None)
+
+    @property
+    def _has_machine_failed(self) -> bool:
+        """Whether a run was given up that the machine has failed again and again."""
+        return any(self._not_done.values())
+
     @property
     def _may_start(self) -> bool:
         return self._end_signal is None and not self._deadline.is_near(_LEAST_TIME_LEFT_S)
 
     def _start(self, index: int, place: Share | None) -> None:
+        self._not_done.pop(index, None)
         living = self._living(index)
         before = self._run_file(index)
         if living is not None:
@@ -238,6 +277,8 @@ class LocalRuns:
             self._pass_on(index)
             self._say(index, f"is still on (process {living.facts['pid']})")
             return
+        ends_at = self._deadline.ends_at
+        known = {END_VARIABLE: str(int(ends_at))} if math.isfinite(ends_at) else {}
         path, command = self._sweep.output(index), command_of(self._sweep, index)
         try:
             path.parent.mkdir(exist_ok=True)
@@ -247,7 +288,7 @@ class LocalRuns:
         with os.fdopen(output, "ab"):
             process = subprocess.Popen(  # noqa: S603 (our own command line)
                 command if place is None else place.command(command),
-                env=None if place is None else place.environment(os.environ),
+                env=None if place is None else place.environment(os.environ | known),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -301,10 +342,14 @@ class LocalRuns:
             state = sweep.elements[index].state if status is not None else "it has not begun"
             has_begun = self._run_file(index) != started.before
             self._in_vain[index] = 0 if has_begun else self._in_vain[index] + 1
+            self._not_before[index] = time.monotonic() + (0.0 if has_begun else _IN_VAIN_S)
             may_start = self._in_vain[index] < _MOST_IN_VAIN and self._may_start
-            starts_again = code == EXIT_REQUEUE and may_start and not is_over
+            by_machine = started.has_failed_by_machine(code, status, has_begun=has_begun)
+            starts_again = by_machine and may_start and not is_over
             if starts_again:
                 self._waiting.appendleft(index)
+            elif code != EXIT_DONE and not is_over and state not in ("done", PAUSED):
+                self._not_done[index] = by_machine
             again = "; it is started again" * starts_again
             self._say(index, f"{state} after {lasted} (exit code {code}){why}{again}")
 

@@ -25,7 +25,14 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpcdi.commands.run_state import GOES_WELL, RunStatus, jobs_of, read_progress, status_of
+from hpcdi.commands.run_state import (
+    GOES_WELL,
+    SWEEP_FILE,
+    RunStatus,
+    jobs_of,
+    read_progress,
+    status_of,
+)
 from hpcdi.commands.sweep.pbt import Space
 from hpcdi.commands.sweep.scores import SCORES, Point
 from hpcdi.config.fields import to_mapping
@@ -178,7 +185,7 @@ class Sweep:
     @property
     def manifest(self) -> Path:
         """Path of the manifest."""
-        return self.root / "sweep.json"
+        return self.root / SWEEP_FILE
 
     def name_of(self, index: int) -> str:
         """Returns the name of a run's folder."""
@@ -412,9 +419,9 @@ def read(root: Path) -> Sweep:
     Raises:
         LaunchError: it holds none.
     """
-    record = read_json(root / "sweep.json")
+    record = read_json(root / SWEEP_FILE)
     if record.get("format") != _FORMAT:
-        raise LaunchError(f"{root} holds no sweep: there is no sweep.json of this version in it")
+        raise LaunchError(f"{root} holds no sweep: there is no {SWEEP_FILE} of this version in it")
     try:
         elements = tuple(
             Element(run["index"], tuple(run["overrides"]), run["job"], run["state"])
@@ -434,7 +441,7 @@ def read(root: Path) -> Sweep:
             search,
         )
     except (KeyError, TypeError) as error:
-        raise LaunchError(f"{root / 'sweep.json'} is damaged: {error!r}") from error
+        raise LaunchError(f"{root / SWEEP_FILE} is damaged: {error!r}") from error
 
 
 def _population(record: Any) -> Population | None:
@@ -489,19 +496,28 @@ def _trials(root: Path) -> tuple[Element, ...]:
     )
 
 
-def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
+def look(
+    sweep: Sweep, packed: slurm_queue.QueueJob | None = None
+) -> tuple[Sweep, list[RunStatus | None]]:
     """Returns the sweep with the present state of each run, and each run's status; None: not begun.
 
     States that have changed are written into the manifest, where that is possible: the sweep of
     somebody else can be looked at, too.
+
+    Args:
+        sweep: as its folder has it.
+        packed: the job that does all of it; while it is on, each run's folder says how it is.
     """
     statuses: list[RunStatus | None] = []
     elements, jobs = [], _queued_jobs(sweep)
+    of_all = packed.job_id if packed is not None and packed.waits else ""
+    if packed is not None and of_all:
+        jobs[of_all] = packed
     for element in sweep.elements:
         run_dir = sweep.run_dir(element.index)
         has_begun = bool(run_folder.read(run_dir))
         is_known = has_begun or element.job in jobs
-        status = status_of(run_dir, jobs.get, element.job) if is_known else None
+        status = status_of(run_dir, jobs.get, element.job or of_all) if is_known else None
         statuses.append(status if has_begun else None)
         state = "pending" if element.job else WAITING
         if status is not None:

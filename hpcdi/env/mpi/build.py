@@ -2,7 +2,8 @@
 
 What is made lies in a cache folder, named by what it was made of: the compiler, which is the MPI
 library's own ``mpicc``, all sources, and what the compiler has read with them, such as headers,
-which a file beside it lists. Another version of any gets another file.
+which a file beside it lists, for the folder of the sources and the present one. Another version of
+any gets another file.
 """
 
 from __future__ import annotations
@@ -218,7 +219,9 @@ def _cached(
         make: given a folder and a name in it, makes it, and returns what else it was made of.
     """
     contents = (path.read_bytes() for path in sources)
-    digest = _digest(_identity(compiler), "\0".join(flags), *contents)
+    users = [str(path.absolute()) for path in sources if not _is_own(path)]
+    found_from = "\0".join([str(Path.cwd()), *users]) if users else ""
+    digest = _digest(_identity(compiler), "\0".join(flags), found_from, *contents)
     cache = cache_folder()
     listed = cache / f"{name}-{digest}.list"
     if (cached := _made(listed, suffix)).exists():
@@ -237,6 +240,11 @@ def _cached(
             "that all nodes see"
         ) from error
     return _made(listed, suffix)
+
+
+def _is_own(source: Path) -> bool:
+    """Whether a source is hpcdi's: it finds its headers beside it, wherever it is compiled."""
+    return Path(__file__).parent in source.parents
 
 
 def _made(listed: Path, suffix: str) -> Path:

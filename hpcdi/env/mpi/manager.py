@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,12 @@ class SolverEnvManager(BaseEnvManager):
             ConfigError: this process has none.
         """
         solvers = SOLVERS.take(len(source.env_fns))
-        workers = [SolverWorker(solver, SOLVERS.facts) for solver in solvers]
+        workers: list[SolverWorker] = []
+
+        def another() -> Solver | None:
+            return SOLVERS.another([worker.solver for worker in workers])
+
+        workers += [SolverWorker(solver, SOLVERS.facts, another) for solver in solvers]
         return SolverEnvs(workers, wait_num=getattr(settings, "wait_num", None))
 
 
@@ -61,15 +66,22 @@ class SolverWorker:
     """One solver as an environment; see `hpcdi.env.in_process.EnvWorker`.
 
     Args:
-        solver: the environment.
+        solver: the environment; another one where that is lost, and there are no spare ranks.
         facts: its spaces.
+        another: returns one that lives, and that its manager has not; None: there is none.
 
     Attributes:
         seed: of the last episode that it was to begin.
     """
 
-    def __init__(self, solver: Solver, facts: EnvFacts) -> None:
-        self.solver, self._facts = solver, facts
+    def __init__(
+        self,
+        solver: Solver,
+        facts: EnvFacts,
+        another: Callable[[], Solver | None] = lambda: None,
+    ) -> None:
+        self.solver, self._facts, self._another = solver, facts, another
+        self._is_retired = False
         self._seen: Any = None
         self._acts = Space.of_actions(facts.action_space)
         self._arrays: Any = None
@@ -82,14 +94,14 @@ class SolverWorker:
     @property
     def is_taken(self) -> bool:
         """Whether another worker has begun the episode that its solver is in."""
-        return self.solver.user not in (None, self)
+        return not self._is_retired and self.solver.user not in (None, self)
 
     def ask(self, command: Command) -> None:
         """Begin a command; a failure shows in `answer`."""
         verb, *args = self._asked = command
         try:
             if verb == "make":
-                self.solver.begin()
+                self._begin()
             elif verb == "reset":
                 _, seed, _ = args
                 if seed is not None:
@@ -105,6 +117,20 @@ class SolverWorker:
         except EnvFailure as failure:
             self._failure = failure
 
+    def _begin(self) -> None:
+        """Have a solver that lives: collecting has others than an evaluation.
+
+        Raises:
+            EnvFailure: there is none.
+        """
+        try:
+            self.solver.begin()
+        except EnvFailure:
+            other = self._another()
+            if other is None:
+                raise
+            self.solver = other
+
     def answer(self) -> Any:
         """Wait for the command's result; see `EnvWorker.answer`."""
         if self._failure is not None:
@@ -113,6 +139,8 @@ class SolverWorker:
         verb, *args = self._asked
         if verb == "make":
             return self._facts
+        if verb == "step" and self.is_taken:
+            raise EnvFailure("another has begun an episode in it meanwhile")
         if verb == "call":
             return False, None
         if verb == "reset":
@@ -159,7 +187,8 @@ class SolverWorker:
         self._seen = Space.of_observations(space, origin=arrays.layout.origin)
 
     def retire(self) -> None:
-        """Its ranks wait until the job ends."""
+        """Its ranks wait until the job ends, or for an evaluation."""
+        self._is_retired = True
 
     def begin_close(self) -> None:
         """The solver goes on."""

@@ -35,12 +35,12 @@ from hpcdi.comm.solver_protocol import Kind, Sizes, SolverLost, SolverMessage, S
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.env.arguments import ENV_FOLDER, make_numbered, numbered
 from hpcdi.env.base import EnvFacts
-from hpcdi.env.contract import Space, numbers_in, results_of
+from hpcdi.env.contract import Space, numbers_in, parts_of_reset, parts_of_step, results_of
 from hpcdi.env.mpi.environment import NO_RANKS, facts_of
 from hpcdi.env.mpi.python_solver import PythonSolver, find_class
 from hpcdi.env.mpi.solvers import RankGroup, Solver, SolverLimits
 from hpcdi.env.mpi.vectors import put_vector, sizes_of, unrounded, vector_of
-from hpcdi.errors import ConfigError, LaunchError, Problem
+from hpcdi.errors import ConfigError, EnvValueError, LaunchError, Problem
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.registry import raised
 from hpcdi.utils.variables import variables_set
@@ -96,21 +96,24 @@ class CoupledGroup:
 
         Raises:
             SolverLost: a rank has died, the class has waited too long, or has failed.
+            EnvValueError: the class returned what its spaces, or gymnasium's API, do not have.
         """
         comm, is_reset = self._group.coupled, message.kind is Kind.RESET
         comm.deadline = deadline
         try:
             if is_reset:
-                observation, info = self._controller.reset(message.seed, comm)
+                observation, info = parts_of_reset(self._controller.reset(message.seed, comm))
                 reward, terminated, truncated = 0.0, False, False
             else:
                 put_vector(self._acts, self._action, 0, message.values)
                 action = self._acts.value(self._action, 0)
-                observation, reward, terminated, truncated, info = self._controller.step(
-                    action, comm
+                observation, reward, terminated, truncated, info = parts_of_step(
+                    self._controller.step(action, comm)
                 )
             self._seen.put(self._observation, 0, observation)
             reward, terminated, truncated = results_of(reward, terminated, truncated)
+        except EnvValueError:
+            raise
         except Exception as error:  # whatever it is: nobody knows what the program waits for
             self._group.look_for_deaths()
             said = str(error) if isinstance(error, SolverLost) else f"its coupling {raised(error)}"
@@ -125,7 +128,7 @@ class CoupledGroup:
 
     def release(self) -> None:
         """Let the program end: by the class's ``close(comm)``, or it is killed."""
-        comm = self._group.coupled
+        comm = None if self._group.reason else self._group.coupled  # a reason: it is lost
         close = getattr(self._controller, "close", None)
         if comm is not None and close is None:
             self._group.give_up("it is not needed any more")
@@ -216,6 +219,11 @@ class SolverPool:
             message = f"{count} environments, and this process has ranks for {len(self._solvers)}"
             raise ConfigError([Problem("env.collector_env_num", message)])
         return sorted(self._solvers, key=lambda solver: solver.is_lost)[:count]
+
+    def another(self, held: Sequence[Solver]) -> Solver | None:
+        """Returns a solver that is not held, and whose ranks live; None: there is none."""
+        others = (solver for solver in self._solvers if solver not in held and not solver.is_lost)
+        return next(others, None)
 
     def close(self, places: Sequence[SolverPlace]) -> None:
         """Let all programs end, also those that nobody has needed. Idempotent.

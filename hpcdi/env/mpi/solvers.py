@@ -136,6 +136,7 @@ class _Phase(Enum):
     """What is waited for."""
 
     NOTHING = "nothing"
+    DRAIN = "step that was under way"
     START = "start"
     RESET = "reset"
     STEP = "step"
@@ -193,6 +194,7 @@ class Solver:
         """
         if not self.is_lost:
             return
+        self.group.release()  # a program that has ended waits for that
         group = self._next_group()
         if group is None:
             raise EnvFailure(
@@ -211,7 +213,10 @@ class Solver:
             seed: from 0.
         """
         self._seed, self._ended, self._answer, self._failure = seed, None, None, None
-        self._enter(_Phase.START, self._limits.start_s)
+        if self.group.is_busy:  # with what nobody waits for any more, by the deadline of that
+            self._phase = _Phase.DRAIN
+        else:
+            self._enter(_Phase.START, self._limits.start_s)
 
     def ask_step(self, action: Array, next_seed: int | None = None) -> None:
         """Act; a failure shows in `answer`.
@@ -227,12 +232,15 @@ class Solver:
     @property
     def left_s(self) -> float:
         """Seconds until what is waited for takes too long; infinite: never."""
+        if self._phase is _Phase.NOTHING:
+            return math.inf
         return max(0.0, self._since + self._allowed_s - time.monotonic())
 
     @property
     def rings(self) -> bool:
         """True if a doorbell says when there is an answer."""
-        return self._phase in (_Phase.RESET, _Phase.STEP) and self.group.rings
+        orders = (_Phase.DRAIN, _Phase.RESET, _Phase.STEP)
+        return self._phase in orders and self.group.rings
 
     def has_answer(self) -> bool:
         """Returns whether `answer` returns, or raises, at once."""
@@ -254,23 +262,25 @@ class Solver:
         Raises:
             EnvFailure: the ranks are lost; or they have hung, and were killed.
             CommError: the same, where a job does not survive that.
-            EnvError: the program does not fit.
+            EnvError: the program does not fit; or it was asked for nothing.
         """
         if not self._is_settled():
+            if self._phase is _Phase.NOTHING:
+                raise EnvError(
+                    "a solver has no answer: it was asked neither for a reset nor for a step"
+                )
             wait([self], 1, self._bell)
         self._phase = _Phase.NOTHING
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            if not self._may_die:
+            if not self._may_die and failure.wrong_row is None:
                 raise CommError(f"{failure.cause}\n{failure.detail}".rstrip()) from failure
             if self._ended is not None:  # the step is over
                 return replace(self._ended, failure=failure)
             raise failure
-        if self._answer is None:
-            raise EnvError(
-                "a solver has no answer: it was asked neither for a reset nor for a step"
-            )
         answer, self._answer = self._answer, None
+        if answer is None:
+            raise EnvError("a solver has no answer, and has not failed")
         return answer
 
     # ---- what comes
@@ -287,14 +297,14 @@ class Solver:
         Raises:
             SolverLost: the ranks are.
         """
-        if self._phase is _Phase.START and self.group.is_busy:
-            if self.group.has_news():  # the end of a step that nobody waits for any more
-                self.group.take()
-        elif self._phase is _Phase.START:
+        if self._phase is _Phase.DRAIN and self.group.has_news():
+            self.group.take()
+            self._enter(_Phase.START, self._limits.start_s)
+        if self._phase is _Phase.START:
             if self.group.meet():
                 self._enter(_Phase.RESET, self._limits.reset_s)
                 self._reset(self._seed)
-        elif self._phase is not _Phase.NOTHING and self.group.has_news():
+        elif self._phase in (_Phase.RESET, _Phase.STEP) and self.group.has_news():
             self._take(self.group.take())
 
     def _reset(self, seed: int) -> None:
@@ -309,6 +319,8 @@ class Solver:
             self.group.order(message, self._since + self._allowed_s)
         except SolverLost as error:
             self._lose(str(error))
+        except EnvValueError as error:  # a coupling's: its ranks live
+            self._failure = EnvFailure.of(error)
 
     def _take(self, message: SolverMessage) -> None:
         answer = Answer(

@@ -165,7 +165,7 @@ class RunSeen:
         config: the experiment.
         used: how it has used its time since learning began.
         has_learnt: it has begun to learn.
-        samples_per_transition: how often each transition was drawn.
+        samples_per_transition: samples that were drawn for each transition, see `replay_ratio`.
         updates_per_s: train iterations a second.
         cores: that all ranks have together on their host; None: they are on several.
         takes_turns: all ranks are roles of one process, whose time says nothing of them.
@@ -344,8 +344,9 @@ def _overtrains(seen: RunSeen) -> str:
     if policy.on_policy or policy.replay_ratio is not None or drawn < _OFTEN or seen.is_full:
         return ""
     return (
-        f"each transition is drawn {drawn:.0f} times, since collecting is slower than learning: "
-        "more collectors (-n) or faster environments; policy.learn.replay_ratio=8 bounds it"
+        f"{drawn:.0f} samples are drawn for each transition, since collecting is slower than "
+        "learning: more collectors (-n) or faster environments; policy.learn.replay_ratio=8 "
+        "bounds it"
     )
 
 

@@ -498,7 +498,7 @@ def _blocks_of(state: Mapping[str, Any]) -> list[str]:
 def _last_number(layout: RunLayout) -> int:
     """Returns the number of the newest snapshot; 0: there is none."""
     digits = (name.removeprefix(_PREFIX) for name in checkpoint_names(layout.snapshots_dir))
-    return max((int(number) for number in digits if number.isdigit()), default=0)
+    return max((int(number) for number in digits if number.isdecimal()), default=0)
 
 
 def _folder_of(layout: RunLayout, number: int) -> Path:

@@ -514,7 +514,8 @@ def staleness(run: Scheduler) -> int | None:
 
 
 def _samples_per_transition(replay: ReplayFigures) -> float:
-    return replay.drawn / max(replay.admitted, 1)
+    """Returns what `learn.replay_ratio` sets: samples that are drawn for an environment step."""
+    return replay.drawn / max(replay.steps, 1)
 
 
 def _infos(figures: Mapping[str, float]) -> dict[str, float]:

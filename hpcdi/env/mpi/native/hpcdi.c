@@ -481,6 +481,18 @@ static void check_size(const char *text, const char *name, int own)
     }
 }
 
+/* Signals to all processes of a job: the collector ends a solver. Its own handlers stay. */
+static void ignore_signals(void)
+{
+    const int sent_to_all[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+    for (size_t k = 0; k < sizeof sent_to_all / sizeof *sent_to_all; k++) {
+        struct sigaction now;
+        if (sigaction(sent_to_all[k], NULL, &now) == 0 && now.sa_handler == SIG_DFL) {
+            signal(sent_to_all[k], SIG_IGN);
+        }
+    }
+}
+
 /* Make the communicators with the collector, which says when. */
 int hpcdi_connect(int observations, int actions)
 {
@@ -495,6 +507,7 @@ int hpcdi_connect(int observations, int actions)
     self.has_joined = 1;
     self.process = getpid();
     atexit(die_at_exit);
+    ignore_signals();
     snprintf(members, sizeof members, "%s", ranks);
     self.collector = variable("HPCDI_SOLVER_COLLECTOR", 0);
     self.environment = variable("HPCDI_SOLVER_ENVIRONMENT", 0);
