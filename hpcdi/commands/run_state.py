@@ -198,12 +198,25 @@ def find_run(name: str) -> Path:
 
 def _packed_sweep_of(run: Path, job: str) -> Path | None:
     """Returns the sweep, here or above a run, that a job does, or is to do; None: there is none."""
-    for folder in (run, run.parent):
-        packed = read_json(folder / SWEEP_FILE).get("job")
-        jobs = {packed, *jobs_of(RunLayout(folder), {}, {})} if packed else ()
-        if job in jobs or job.partition("_")[0] in jobs:
-            return folder
-    return None
+    return next((folder for folder in (run, run.parent) if _is_packed_into(folder, job)), None)
+
+
+def _is_packed_into(sweep: Path, job: str) -> bool:
+    """Returns whether a job, or the array of which it is a task, does all runs of a sweep."""
+    packed = read_json(sweep / SWEEP_FILE).get("job")
+    jobs = {packed, *jobs_of(RunLayout(sweep), {}, {})} if packed else ()
+    return job in jobs or job.partition("_")[0] in jobs
+
+
+def _gives_up(sweep: Path, facts: Mapping[str, Any], job: str) -> bool:
+    """Returns whether a sweep's job starts a failed run no more: that of its last start, or next.
+
+    One into which the sweep was packed anew does, and so does a job of the run's own.
+    """
+    if facts.get("state") != "failed" or not _is_packed_into(sweep, job):
+        return False
+    last = slurm_job_of(slurm_queue.texts_of(facts.get("slurm"))).partition("_")[0]
+    return job.partition("_")[0] == last or job in jobs_of(RunLayout(sweep), {}, {})
 
 
 def runs_of(names: Iterable[str]) -> list[Path]:
@@ -342,14 +355,13 @@ def _status(
         facts.get("pid"),
         facts.get("host"),
     )
-    is_packed = bool(read_json(layout.root.parent / SWEEP_FILE).get("job"))
-    is_given_up = is_packed and facts.get("state") == "failed"  # its job starts it no more
+    job_ids = [job for job in job_ids if not _gives_up(layout.root.parent, facts, job)]
     signs = SignsOfLife(
         age_s=_age_s(layout.status_file, layout.run_file),
         beat_s=beat_s,
         is_process=is_process,
         is_retaken="pid" in facts and is_alive and is_another,
-        job=None if original or is_given_up else _job_of(job_ids, ask),
+        job=None if original else _job_of(job_ids, ask),
         original=original,
     )
     state, why = judge(facts, progress, signs)

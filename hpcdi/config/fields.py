@@ -23,6 +23,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import sys
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -427,7 +428,7 @@ def _merged(default: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def convert(value: object, hint: object) -> Any:
-    """Convert `value` to the annotated type `hint`, if that loses nothing.
+    """Convert `value` to the annotated type `hint`, if that loses nothing; NumPy's to Python's.
 
     Raises:
         TypeError: it is of another type.
@@ -436,6 +437,9 @@ def convert(value: object, hint: object) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
+    numpy = sys.modules.get("numpy")  # not imported here: without it there is no value of its types
+    if numpy is not None and isinstance(value, numpy.generic):
+        value = value.item()
     if origin in (typing.Union, types.UnionType):
         return _convert_union(value, args)
     if origin is typing.Literal:

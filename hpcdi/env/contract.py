@@ -1086,8 +1086,8 @@ def objection_to(env: Any, env_num: int) -> str:
             f"{env} does not say how it resets: its metadata['autoreset_mode'] is {mode!r}, and "
             "must be one of gymnasium.vector.AutoresetMode"
         )
-    if env.num_envs != env_num:
-        return f"{env} has {env.num_envs} environments (num_envs), and was made for {env_num}"
+    if (own := getattr(env, "num_envs", env_num)) != env_num:  # it may not say
+        return f"{env} has {own} environments (num_envs), and was made for {env_num}"
     return ""
 
 

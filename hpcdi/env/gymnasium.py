@@ -84,7 +84,8 @@ class GymnasiumEnv(EnvType):
         env = cls._made_together(cfg, env_num)
         if not (wrong := objection_to(env, env_num)):
             return env
-        env.close()
+        with contextlib.suppress(Exception):  # it is not wanted any more
+            env.close()
         has_single = _spec_of(cfg.env_id).entry_point is not None
         if cfg.vectorization != "auto" or not has_single:
             wrong += "; set it to sync, for single ones" * has_single

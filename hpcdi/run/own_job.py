@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_PREFIX = "HPCDI_OWN_"
+PREFIX = "HPCDI_OWN_"
+"""Of the names of ours; those of an outer job mean nothing in a job that was submitted there."""
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 _NAMES = (
     *_JOBS,
@@ -22,7 +23,7 @@ _NAMES = (
 def kept(variables: Mapping[str, str]) -> dict[str, str]:
     """Returns what tells this process's job from others, under the names that a share has."""
     job = own_job(variables)
-    return {f"{_PREFIX}{name}": job[name] for name in _NAMES if name in job}
+    return {f"{PREFIX}{name}": job[name] for name in _NAMES if name in job}
 
 
 def own_job(variables: Mapping[str, str]) -> Mapping[str, str]:
@@ -33,5 +34,5 @@ def own_job(variables: Mapping[str, str]) -> Mapping[str, str]:
     """
     if any(name in variables for name in _JOBS):
         return variables
-    held = {name: variables.get(f"{_PREFIX}{name}") for name in _NAMES}
+    held = {name: variables.get(f"{PREFIX}{name}") for name in _NAMES}
     return {**variables, **{name: value for name, value in held.items() if value is not None}}

@@ -28,13 +28,13 @@ from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.run.environment import OF_A_RANK, allocation, visible_gpus
 from hpcdi.run.job_end import END_VARIABLE
-from hpcdi.run.own_job import kept
+from hpcdi.run.own_job import PREFIX, kept
 from hpcdi.run.slurm_queue import names_cluster
 from hpcdi.utils.python import python_command
 
 T = TypeVar("T")
 
-_OF_BATCH_SYSTEMS = ("SLURM", "SRUN_", "PBS_", "LSB_", *OF_A_RANK)
+_OF_BATCH_SYSTEMS = ("SLURM", "SRUN_", "PBS_", "LSB_", *OF_A_RANK, PREFIX)
 _OF_A_STEP = (
     "SLURM_CPUS_PER_TASK",
     "SRUN_CPUS_PER_TASK",

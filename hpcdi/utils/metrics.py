@@ -57,6 +57,7 @@ class ScalarMonitor:
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
+        self._newest: dict[str, float] = {}
         self._arrays: dict[str, Any] = {}
         self._warned: set[str] = set()  # names of arrays that were warned of
 
@@ -89,6 +90,12 @@ class ScalarMonitor:
         """Add the sum of `count` values of a scalar."""
         self._sums[name] = self._sums.get(name, 0.0) + total
         self._counts[name] = self._counts.get(name, 0) + count
+        self._newest[name] = total / count
+
+    @property
+    def val(self) -> dict[str, Callable[[], float]]:
+        """Name -> function that returns the newest value of a scalar."""
+        return {name: partial(float, value) for name, value in self._newest.items()}
 
     @property
     def avg(self) -> dict[str, Callable[[], float]]:

@@ -171,6 +171,16 @@ def is_like_tensor(value: object) -> bool:
     return hasattr(value, "detach") and hasattr(value, "cpu")
 
 
+def as_array(value: Any) -> Array:
+    """Returns a number, an array or a tensor as an array; numpy has no bfloat16."""
+    if not is_like_tensor(value):
+        return np.asarray(value)
+    tensor = value.detach().cpu()
+    is_short = tensor.is_floating_point() and tensor.element_size() < 4
+    array: Array = (tensor.float() if is_short else tensor).numpy()
+    return array
+
+
 def to_tensors(tree: object, *, as_floats: bool = True, path: str = "") -> Any:
     """Copies arrays, nested in mappings, lists and tuples, to torch tensors.
 

@@ -445,6 +445,8 @@ class TrajectoryRecorder:
         self._episode = [0] * env_num  # number of the running episode
         self._finished: list[Trajectory] = []
         self._without_samples = 0  # transitions that no cut has counted yet
+        self._samples = [0] * env_num  # of the running episode
+        self._samples_of_ended = 0
 
     @property
     def open_transitions(self) -> int:
@@ -488,6 +490,7 @@ class TrajectoryRecorder:
         """Drop an environment's unfinished trajectory: its episode failed, or a reset ended it."""
         self.open[env] = []
         self._episode[env] += 1
+        self._samples[env] = 0
 
     def take(self, most: int | None = None) -> list[Trajectory]:
         """Take the finished trajectories, oldest first, at most so many."""
@@ -495,11 +498,18 @@ class TrajectoryRecorder:
         self._finished = self._finished[len(taken) :]
         return taken
 
+    def take_samples_of_ended(self) -> int:
+        """Returns how many samples the episodes have that ended since the last call."""
+        count, self._samples_of_ended = self._samples_of_ended, 0
+        return count
+
     def drop_open(self) -> None:
         """Drop what was recorded of unfinished trajectories."""
         for env, transitions in enumerate(self.open):
             if transitions:
+                made = self._samples[env]
                 self.drop(env)
+                self._samples[env] = made  # its episode goes on
 
     def cut(self, policy_version: int) -> Segment | None:
         """Take what is finished as a segment of samples.
@@ -551,3 +561,7 @@ class TrajectoryRecorder:
         episode = self._episode[env] * len(self.open) + env
         self._finished.append(Trajectory(env, episode, samples, count, is_whole))
         self._episode[env] += is_whole
+        self._samples[env] += len(samples)
+        if is_whole:
+            self._samples_of_ended += self._samples[env]
+            self._samples[env] = 0

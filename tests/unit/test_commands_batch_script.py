@@ -230,9 +230,12 @@ def test_what_a_job_inherits_of_the_shell_that_submits_it_is_none_of_its_own(
         "SLURM_MEM_PER_NODE": "500", "SLURM_GPUS_PER_NODE": "1", "SLURM_STEP_ID": "0",
         "SLURM_STEPID": "0", "PMIX_RANK": "0", "PMIX_SERVER_URI41": "x", "PMI_FD": "12",
         "OMPI_COMM_WORLD_RANK": "0", "PMIX_MCA_gds": "hash", "SLURM_NTASKS": "3",
+        "SLURM_CPU_BIND": "quiet,mask_cpu:0x3", "SLURM_CPU_BIND_LIST": "0x3",
     }  # fmt: skip
     asked = asked_by(script, tmp_path, **TASK, MAY="1", **shell, INHERITED="|".join(shell))
     assert "inherited: PMIX_MCA_gds SLURM_NTASKS" in asked
+    wished = {"SLURM_CPU_BIND": "none", "INHERITED": "SLURM_CPU_BIND"}  # by the user
+    assert "inherited: SLURM_CPU_BIND" in asked_by(script, tmp_path, **TASK, MAY="1", **wished)
 
 
 @pytest.mark.parametrize("script", _BODIES, ids=lambda path: path.name)

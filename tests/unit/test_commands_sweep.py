@@ -455,6 +455,37 @@ def test_runs_of_a_packed_sweep_wait_with_its_job(
     assert lines_of(ended)[-1] == "  next         hpcdi sweep resume s --pack"
 
 
+@pytest.mark.parametrize("way", ["its own job", "an array", "packed anew"])
+def test_a_failed_run_of_a_packed_sweep_waits_for_another_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Only the job in which it has failed starts it no more."""
+    packed = "11" if way == "packed anew" else "9"
+    sweep = dataclasses.replace(make_sweep(tmp_path / "s", "seed=0..1"), job=packed)
+    with monkeypatch.context() as share:
+        for name, value in kept({"SLURM_JOB_ID": "9"}).items():
+            share.setenv(name, value)
+        begin(sweep, 0, "done")
+        begin(sweep, 1, "failed")
+
+    def ask(job: str) -> QueueJob:
+        return QueueJob(job, "FAILED" if job == "9" else "PENDING")
+
+    monkeypatch.setattr(slurm_queue, "ask", ask)
+    monkeypatch.setattr(slurm_queue, "ask_all", lambda jobs: {job: ask(job) for job in jobs})
+    sweep = sweep.with_jobs({1: "10_1"} if way == "an array" else {})
+    sweep.save()
+    if way == "its own job":
+        file = RunLayout(sweep.run_dir(1)).submit_file
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"job": {"SLURM_JOB_ID": "12"}}))
+        assert status_of(sweep.run_dir(1), ask).state == "pending"
+    else:
+        now, _ = look(sweep, packed_job(sweep))
+        assert [element.state for element in now.elements] == ["done", "pending"]
+        assert to_start(now) == []
+
+
 @pytest.mark.parametrize("is_population", [True, False])
 def test_a_sweep_whose_disk_is_full_is_to_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_population: bool

@@ -301,6 +301,29 @@ class Silent(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if more:
             self.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
 
+    def close(self, **_given: Any) -> None:
+        raise RuntimeError("there is nothing to close")
+
+
+class OfNoNumber(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Does not say how many it has."""
+
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP
+    }
+    single_observation_space, single_action_space = BOX, spaces.Discrete(2)
+
+    def __init__(self, num_envs: int) -> None:
+        self._own = num_envs
+
+
+def test_a_vector_form_need_not_say_how_many_it_has() -> None:
+    gymnasium.register("test/OfNoNumber-v0", vector_entry_point=OfNoNumber)
+    try:
+        assert look_at(config(env_id="test/OfNoNumber-v0")).spaces.observation[0].shape == (2,)
+    finally:
+        gymnasium.registry.pop("test/OfNoNumber-v0")
+
 
 @pytest.mark.filterwarnings("ignore:.*missing AutoresetMode metadata")
 @pytest.mark.parametrize(

@@ -133,7 +133,9 @@ def test_evaluations_have_other_arguments_and_the_same_spaces() -> None:
 @pytest.mark.parametrize("numbered_ones", ["kwargs", "eval_kwargs"])
 def test_evaluations_are_vectorised_or_not_by_their_own_arguments(numbered_ones: str) -> None:
     """Where each is made by itself for its number, it is a single one."""
-    given = {"kwargs": {}, "eval_kwargs": {"sutton_barto_reward": False}}
+    given: dict[str, dict[str, Any]] = {
+        "kwargs": {}, "eval_kwargs": {"sutton_barto_reward": False},
+    }  # fmt: skip
     given[numbered_ones] = {"sutton_barto_reward": "{index}"}
     cfg = {"type": "gymnasium", "env_id": "CartPole-v1", **given}
     assert look_at(get_env_cls(cfg).parse_config(cfg)).spaces.observation[0].shape == (4,)

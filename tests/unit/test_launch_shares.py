@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcdi.errors import LaunchError
+from hpcdi.run.own_job import kept
 from hpcdi.run.shares import Share, portion, shares
 
 HERE = len(os.sched_getaffinity(0))
@@ -114,6 +115,21 @@ def test_a_job_knows_whose_share_it_has(tmp_path: Path) -> None:
     command = Share(0, 1).command([sys.executable, "-c", program])
     said = subprocess.check_output(command, env={**os.environ, **NODES, **given}, text=True)
     assert said == "None 7 2 3 /etc/s True\n"
+
+
+def test_a_job_that_was_submitted_from_a_share_is_none_of_it() -> None:
+    """sbatch has handed on what a task of an array knew of its job."""
+    array = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2"}
+    inherited = kept({"SLURM_JOB_ID": "7", **array})
+    program = (
+        "import os; from hpcdi.run.own_job import own_job; from hpcdi.run import environment, "
+        "run_lock; print(environment.slurm_job_of(own_job(os.environ)), "
+        "run_lock.this_process().job_restarts)"
+    )
+    outside = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
+    command = Share(0, 1).command([sys.executable, "-c", program])
+    given = {**outside, **inherited, "SLURM_JOB_ID": "8"}
+    assert subprocess.check_output(command, env=given, text=True) == "8 0\n"
 
 
 def test_a_job_on_another_host_is_a_step() -> None:

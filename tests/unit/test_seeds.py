@@ -1499,6 +1499,13 @@ def _base_classes() -> None:
     assert list(parameters) == ["self", "path", "stepdata"]
     (_, groups) = inspect.signature(ding.SoloCommander).parameters.values()
     assert groups.name == "groups"
+    results: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch, ding.Coordinator(compiled()) as coordinator:
+        patch.setattr(
+            ding.SoloCommander, "finish_collector_task", lambda *said: results.append(said[-1])
+        )
+        coordinator.deal_with_collector_finish_task("a", finished(reward_raw=[1.0, 3.0]))
+    assert [result.episode_returns.mean() for result in results] == [2.0]
 
 
 def _addresses() -> None:
@@ -1615,7 +1622,7 @@ DIFFERENCES: dict[str, Callable[[], None]] = {
     "made": _addresses,
     "A class of the base classes `BaseCommLearner` and `BaseCommCollector` is no rank; "
     "`send_stepdata` takes `path` before `stepdata`; in a run a commander's constructor gets "
-    "`groups`, too": _base_classes,
+    "`groups`, too; its methods are called with messages for dicts": _base_classes,
     "A collector's `reset_env` drops unfinished trajectories; `collect` marks samples that have no "
     "`collect_iter`, and reports the first episode that ends; `VectorEvalMonitor` keeps the first "
     "episodes of a quota, not the latest; a battle's evaluation is collective: rank 0 plays": (

@@ -168,21 +168,38 @@ def test_a_start_in_vain_is_waited_for_and_keeps_nobody_else(
     assert float(starts[-1][1]) - float(starts[0][1]) > 1.5
 
 
-def test_a_run_whose_folder_is_in_use_is_not_done(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lock of a host that was lost is fresh: the sweep is resumed, and nobody compared."""
-    run = root / "000"
+def hold(run: Path) -> None:
+    """Lets a run be on for a host that was lost: its lock is fresh."""
     layout = run_folder.claim(run, {"exp_name": "x"}, [], mpi="none")
     holder = dataclasses.replace(run_lock.this_process(), host="node9")
     layout.lock_file.write_text(json.dumps(dataclasses.asdict(holder)))
     facts = {**json.loads(layout.run_file.read_text()), "host": "node9"}
     layout.run_file.write_text(json.dumps(facts))
+
+
+def test_a_run_whose_folder_is_in_use_is_not_done(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep is resumed, and nobody compared."""
+    hold(root / "000")
     monkeypatch.setattr(here, "_IN_VAIN_S", 0.0)
     plant(monkeypatch, lambda _run: f"echo >> {root}/starts; exit 2")
     assert LocalRuns(root, Rounds(iter([[0], [1]])), [None]).run() == 85
     assert (root / "starts").read_text().count("\n") == 4
     assert not read(root).output(1).exists()
+
+
+def test_a_sweep_whose_job_ends_while_it_waits_for_a_folder_is_not_done(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run in ("000", "001"):
+        hold(root / run)
+    plant(monkeypatch, lambda _run: "exit 2")
+    runs = LocalRuns(root, Rounds(iter([[0]])), [None])
+    may_start = property(lambda me: not (me._waiting and me._in_vain[0]))  # not once it pauses
+    monkeypatch.setattr(LocalRuns, "_may_start", may_start)
+    assert runs.run() == 85
+    assert "runs 0 are not done" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("host", "starts"), [("n1", 2), ("", 1)])

@@ -228,7 +228,8 @@ class LocalRuns:
                 started.process.kill()
                 started.process.wait()
         sweep, _ = look(self._sweep)
-        waiting = sorted({*to_start(sweep), *self._not_done})  # those are no other process's
+        # to_start takes those whose folder a lost host still holds for another process's
+        waiting = sorted({*to_start(sweep), *self._not_done, *self._waiting})
         if waiting:
             names = ", ".join(map(str, waiting))
             sys.stderr.write(

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from hpcdi.config.compat import ConfigDict, SettingError
+from hpcdi.config.fields import convert
 from hpcdi.errors import Problem, UnknownTypeError
 from hpcdi.roles.learner.checkpointing import FINAL, path_problem
 from hpcdi.roles.learner.training import Log, Training, TrainingCallback
 from hpcdi.store.atomic import written_aside
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import CHART, CurveWriter, split_charts
+from hpcdi.utils.nested import as_array, is_like_tensor
 from hpcdi.utils.registry import HOOK_REGISTRY
 
 LOG_EVERY_S = 1.0
@@ -153,8 +155,8 @@ class LogShow(Periodic):
                 name = f"{training.name}_{axis}"
                 draw(training.curves, name, step, means, training.MEAN_SUFFIX)
         for name, array in arrays.items():  # once, as the predecessor does
-            on_cpu = array.detach().cpu() if hasattr(array, "detach") else array
-            training.curves.add_histogram(f"{training.name}/{name}", on_cpu, training.train_iter)
+            values = as_array(array) if is_like_tensor(array) else array
+            training.curves.add_histogram(f"{training.name}/{name}", values, training.train_iter)
 
 
 def draw(
@@ -432,11 +434,11 @@ def _number(value: object, default: int, what: str = "iterations") -> int | None
     """Returns a number of iterations; True: the default; 0 or less, or nothing: None."""
     if not value or (isinstance(value, int | float) and value < 0):
         return None
-    if value is True:
-        return default
-    if not isinstance(value, int):
-        raise TypeError(f"must be a number of {what}, or false, not {value!r}")
-    return value
+    try:
+        number: int = convert(value, bool | int)
+    except (TypeError, ValueError):
+        raise TypeError(f"must be a number of {what}, or false, not {value!r}") from None
+    return default if number is True else number if number > 0 else None
 
 
 def _every(kind: type[Periodic], default: int) -> MakeCallback:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import itertools
 import time
+import weakref
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -47,6 +48,7 @@ __all__ = [
     "to_tensor_transitions",
 ]
 
+T = TypeVar("T")
 INF = float("inf")
 """Length of trajectories that are whole episodes, for collectors of a user's own."""
 _RECENT_EPISODES = 100
@@ -195,7 +197,7 @@ class SerialCollector(Closing, ISerialCollector):
 
     def _recorder(self, player: int) -> TrajectoryRecorder:
         """A recorder of a player's transitions; here of samples of pieces, whose length is set."""
-        return TrajectoryRecorder(self._env.env_num, 1, partial(self._samples, player))
+        return TrajectoryRecorder(self._env.env_num, 1, unowned(self._samples, player))
 
     def _is_kept(self, player: int) -> bool:  # noqa: ARG002
         """Returns whether a player's transitions are collected, now."""
@@ -378,9 +380,12 @@ class CollectCall:
         """
         ended, envs = self.loop.take_episodes(), self.loop.envs
         of = [ended.of(ended.rows // envs.env_num == seat) for seat in range(envs.seats)]
-        returns = [one.returns for one in of]
+        returns, steps = [one.returns for one in of], int(of[0].lengths.sum())
+        recorded = [one.take_samples_of_ended() for one in self.recorders if one]
         counts = {"envstep": self._env_steps, "train_sample": samples, "episode": len(returns[0])}
-        report.add(counts, time.perf_counter() - self._began, returns, is_shown=is_shown)
+        of_ended = {"envstep": steps, "train_sample": max(recorded, default=steps)}
+        took_s = time.perf_counter() - self._began
+        report.add(counts, took_s, returns, of_ended=of_ended, is_shown=is_shown)
         report.show(train_iter)
         return of
 
@@ -405,11 +410,17 @@ class CollectReport:
     def clear(self) -> None:
         """Forget all counts."""
         self.totals = {"envstep": 0, "train_sample": 0, "episode": 0}
-        self._since: dict[str, float] = {"duration": 0.0}
         self._duration_s = 0.0
-        self._returns: list[Sequence[Array]] = []  # of each call, by player
-        self._shown_at: int | None = None  # train iteration of the last report
+        self._begin_anew()
         self.recent: deque[float] = deque(maxlen=_RECENT_EPISODES)
+        self._shown_at: int | None = None  # train iteration of the last report
+
+    def _begin_anew(self) -> None:
+        """Forget what there was since the last report."""
+        self._since: Counter[str] = Counter()
+        self._of_ended: Counter[str] = Counter()
+        self._since_s = 0.0
+        self._returns: list[Sequence[Array]] = []  # of each call, by player
 
     def add(
         self,
@@ -417,6 +428,7 @@ class CollectReport:
         duration_s: float,
         returns: Sequence[Array],
         *,
+        of_ended: Mapping[str, int],
         is_shown: bool = True,
     ) -> None:
         """Add one call of `collect`.
@@ -425,17 +437,18 @@ class CollectReport:
             counts: ``envstep, train_sample, episode``, of this rank.
             duration_s: seconds it took.
             returns: of the episodes that ended in it, by player.
+            of_ended: ``envstep, train_sample`` of the episodes that ended, from their beginning on.
             is_shown: it is part of the next curves, too.
         """
         if self._sums_ranks:
-            counts = sum_over_ranks(counts)
+            counts, of_ended = sum_over_ranks(counts), sum_over_ranks(of_ended)
         for name, count in counts.items():
             self.totals[name] += count
         if not is_shown:
             return
-        for name, count in counts.items():
-            self._since[name] = self._since.get(name, 0) + count
-        self._since["duration"] += duration_s
+        self._since.update(counts)
+        self._of_ended.update(of_ended)
+        self._since_s += duration_s
         self._duration_s += duration_s
         if len(returns[0]):
             self._returns.append(returns)
@@ -455,31 +468,32 @@ class CollectReport:
         scalars = self._scalars()
         LOGGER.info("collect", extra={"train_iter": train_iter, "scalars": scalars})
         self._curves.add(scalars, train_iter, self.totals["envstep"])
-        self._since, self._returns = {"duration": 0.0}, []
+        self._begin_anew()
 
     def close(self) -> None:
         """Flush and close the writer. Idempotent."""
         self._curves.close()
 
     def _scalars(self) -> dict[str, float]:
-        """Values under DI-engine's names."""
-        since, seconds = self._since, max(self._since["duration"], 1e-9)
-        episodes = max(since.get("episode", 0), 1)
+        """Values under DI-engine's names: rates are of all steps, counts of ended episodes."""
+        since, seconds = self._since, max(self._since_s, 1e-9)
+        of_ended = {**self._of_ended, "episode": since["episode"]}
+        episodes = max(since["episode"], 1)
         returns = [np.concatenate(of_player) for of_player in zip(*self._returns, strict=True)]
         players = {"reward": returns[0]}
         if len(returns) > 1:
             players |= {f"reward{player}": one for player, one in enumerate(returns)}
         per = {
-            f"avg_{name}_per_sec": since.get(name, 0) / seconds
+            f"avg_{name}_per_sec": since[name] / seconds
             for name in ("envstep", "train_sample", "episode")
         }
         return {
-            **{f"{name}_count": float(since.get(name, 0)) for name in self.totals},
+            **{f"{name}_count": float(of_ended[name]) for name in self.totals},
             **{f"total_{name}_count": float(count) for name, count in self.totals.items()},
             **per,
-            "avg_envstep_per_episode": since.get("envstep", 0) / episodes,
-            "avg_sample_per_episode": since.get("train_sample", 0) / episodes,
-            "collect_time": since["duration"],
+            "avg_envstep_per_episode": of_ended["envstep"] / episodes,
+            "avg_sample_per_episode": of_ended["train_sample"] / episodes,
+            "collect_time": self._since_s,
             "total_duration": self._duration_s,
             **{
                 f"{name}_{figure}": float(getattr(one, figure)())
@@ -487,6 +501,15 @@ class CollectReport:
                 for figure in ("mean", "std", "max", "min")
             },
         }
+
+
+def unowned(method: Callable[..., T], *arguments: object) -> Callable[..., T]:
+    """Returns a method with its first arguments, which does not keep its object alive.
+
+    What a collector owns calls it back by these, so that `del` closes its environments at once.
+    """
+    of, function = weakref.ref(method.__self__), method.__func__  # type: ignore[attr-defined]
+    return lambda *more: function(of(), *arguments, *more)
 
 
 def create_serial_collector(cfg: Any, **kwargs: Any) -> ISerialCollector:
@@ -522,10 +545,7 @@ def to_tensor_transitions(
     as_tensors = partial(to_tensors, as_floats=False)
     if not shallow_copy_next_obs or not data or "next_obs" not in data[0]:
         return [as_tensors(item) for item in data]
-    converted = [
-        as_tensors({key: value for key, value in item.items() if key != "next_obs"})
-        for item in data[:-1]
-    ]
+    converted = [as_tensors({**item, "next_obs": None}) for item in data[:-1]]
     converted.append(as_tensors(data[-1]))
     for item, successor in itertools.pairwise(converted):
         item["next_obs"] = successor["obs"]

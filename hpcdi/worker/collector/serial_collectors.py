@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from hpcdi.config.fields import setting
@@ -25,7 +24,7 @@ from hpcdi.store.segment import Segment
 from hpcdi.types import Columns, Episodes, Settings, Transition
 from hpcdi.utils.nested import column_rows, concatenate_columns
 from hpcdi.worker.collector.base_serial_collector import INF as INF
-from hpcdi.worker.collector.base_serial_collector import CollectCall, SerialCollector
+from hpcdi.worker.collector.base_serial_collector import CollectCall, SerialCollector, unowned
 from hpcdi.worker.dict_envs import ForeignEnvs, by_dicts, ours
 from hpcdi.worker.dict_policy import TrajectoryRecorder
 from hpcdi.worker.errors import NoPolicyError
@@ -245,7 +244,8 @@ class EpisodeSerialCollector(SerialCollector):
         return episode if shaped is None else shaped
 
     def _recorder(self, player: int) -> TrajectoryRecorder:  # noqa: ARG002
-        return TrajectoryRecorder(self._env.env_num, math.inf, self._finished, shape=self._shaped)
+        make, shape = unowned(self._finished), unowned(self._shaped)
+        return TrajectoryRecorder(self._env.env_num, math.inf, make, shape=shape)
 
     def _finished(self, episode: list[Transition]) -> list[Transition]:
         """An episode as it is returned: itself, or training samples."""
@@ -374,7 +374,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
 
     def _recorder(self, player: int) -> TrajectoryRecorder:
         make = self._samples if self._cfg.get_train_sample else self._prepared
-        return TrajectoryRecorder(self._env.env_num, math.inf, partial(make, player))
+        return TrajectoryRecorder(self._env.env_num, math.inf, unowned(make, player))
 
 
 class _NoPolicy:

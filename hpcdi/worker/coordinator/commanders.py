@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
 from hpcdi.config.compat import Configurable
 from hpcdi.config.compiled import compile_config
@@ -19,7 +21,9 @@ from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.groups import Group, Groups, create_groups
 from hpcdi.types import Settings
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
+from hpcdi.worker.dict_envs import as_number
 from hpcdi.worker.ding.convert import compiled, has_defaults
+from hpcdi.worker.errors import ReturnError
 from hpcdi.worker.registered import class_of
 
 
@@ -27,7 +31,8 @@ class BaseCommander(Configurable, Commander):
     """Base of commanders: what DI-engine's callers ask one beside what a run does.
 
     A commander of your own overrides `get_collector_task`, `get_learner_task` and
-    `finish_collector_task`, or parts of them.
+    `finish_collector_task`, or parts of them. Rank 0 calls it with messages; these methods take
+    DI-engine's dicts as well.
 
     Args:
         cfg: see `create_parallel_commander`.
@@ -59,7 +64,21 @@ class BaseCommander(Configurable, Commander):
     def update_learner_info(self, task_id: str, info: Mapping[str, Any]) -> None:
         """Take a learner's info, as a callback was handed it."""
 
-    def notify_fail_learner_task(self, task: LearnTask) -> None:
+    def finish_collector_task(
+        self, task_id: str, finished_task: CollectResult | Mapping[str, Any]
+    ) -> bool:
+        """See `Commander.finish_collector_task`; a dict is one for `as_collect_result`."""
+        if isinstance(finished_task, Mapping):
+            finished_task = as_collect_result(task_id, finished_task)
+        return super().finish_collector_task(task_id, finished_task)
+
+    def notify_fail_collector_task(self, task: CollectTask | Mapping[str, Any]) -> None:
+        """See `Commander.notify_fail_collector_task`; a dict names its task by ``task_id``."""
+        of = self._tasks.get(str(task.get("task_id"))) if isinstance(task, Mapping) else task
+        if of is not None:
+            super().notify_fail_collector_task(of)
+
+    def notify_fail_learner_task(self, task: LearnTask | Mapping[str, Any]) -> None:
         """A learner task has failed."""
 
     def increase_collector_task_space(self) -> None:
@@ -117,7 +136,11 @@ class NaiveCommander(BaseCommander):
         """It never evaluates."""
         return False
 
-    def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:  # noqa: ARG002
+    def finish_collector_task(
+        self,
+        task_id: str,  # noqa: ARG002
+        finished_task: CollectResult | Mapping[str, Any],  # noqa: ARG002
+    ) -> bool:
         """Count it; the goal is a number of them."""
         self._collector_tasks_ended += 1
         return self._collector_tasks_ended >= self._goal
@@ -134,11 +157,11 @@ class NaiveCommander(BaseCommander):
         """Keep it."""
         self.learner_info[task_id].append(info)
 
-    def notify_fail_collector_task(self, task: CollectTask) -> None:  # noqa: ARG002
+    def notify_fail_collector_task(self, task: CollectTask | Mapping[str, Any]) -> None:  # noqa: ARG002
         """Free its place."""
         self._collector_tasks -= 1
 
-    def notify_fail_learner_task(self, task: LearnTask) -> None:  # noqa: ARG002
+    def notify_fail_learner_task(self, task: LearnTask | Mapping[str, Any]) -> None:  # noqa: ARG002
         """Free its place."""
         self._learner_tasks -= 1
 
@@ -238,3 +261,36 @@ def main_experiment(cfg: Any) -> ExperimentConfig:
 def get_parallel_commander_cls(cfg: Any) -> Any:
     """The class that ``cfg.type`` names; `cfg` is the commander's own settings."""
     return class_of(PARALLEL_COMMANDER_REGISTRY, cfg)
+
+
+def as_collect_result(task_id: str, finished_task: Mapping[str, Any]) -> CollectResult:
+    """The result of a collect or evaluation task that a caller has as DI-engine's dict.
+
+    Args:
+        task_id: its task.
+        finished_task: see `BaseParallelCollector.get_finish_info`; None is as if it were not there.
+            Without ``reward_raw`` each of its episodes had ``reward_mean``.
+
+    Raises:
+        ReturnError: one of ``reward_raw`` is not one number, or an evaluation says no return.
+    """
+    said = {key: value for key, value in finished_task.items() if value is not None}
+    is_evaluation = bool(said.get("eval_flag", False))
+    if "reward_mean" in said:
+        episodes = max(1, int(said.get("real_episode_count", 1)))
+        said.setdefault("reward_raw", [said["reward_mean"]] * episodes)
+    if is_evaluation and "reward_raw" not in said:
+        raise ReturnError(
+            f"the evaluation {task_id!r} is judged by its reward_raw or reward_mean, and has "
+            f"neither; its keys are {sorted(map(str, said))}"
+        )
+    returns = [as_number(one) for one in said.get("reward_raw", ())]
+    return CollectResult(
+        task_id,
+        is_evaluation,
+        int(said.get("train_iter", 0)),
+        int(said.get("step_count", 0)),
+        float(said.get("duration", 0.0)),
+        np.asarray(returns, dtype=np.float64),
+        np.full(len(returns), said.get("avg_step_per_episode", 0), dtype=np.int64),
+    )

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from hpcdi.comm.link import Link, LocalWorld
-from hpcdi.comm.messages import CollectResult, LearnInfo, LearnResult, Message
+from hpcdi.comm.messages import LearnInfo, LearnResult, Message
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.schema import CoordinatorConfig, ExperimentConfig, check_over_ranks
@@ -27,8 +27,11 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.utils.threads import BackgroundThread
-from hpcdi.worker.coordinator.commanders import BaseCommander, create_parallel_commander
-from hpcdi.worker.dict_envs import as_number
+from hpcdi.worker.coordinator.commanders import (
+    BaseCommander,
+    as_collect_result,
+    create_parallel_commander,
+)
 from hpcdi.worker.ding.convert import compiled, is_compiled
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
@@ -253,20 +256,9 @@ class Coordinator(RunCoordinator, Configurable):
         """Hand over the result of a collect or evaluation task; None is as if it were not there.
 
         Raises:
-            ReturnError: one of ``reward_raw`` is not one number.
+            ReturnError: one of ``reward_raw`` is not one number, or an evaluation says no return.
         """
-        said = {key: value for key, value in finished_task.items() if value is not None}
-        returns = [as_number(one) for one in said.get("reward_raw", ())]
-        lengths = [said.get("avg_step_per_episode", 0)] * len(returns)
-        result = CollectResult(
-            task_id,
-            bool(said.get("eval_flag", False)),
-            int(said.get("train_iter", 0)),
-            int(said.get("step_count", 0)),
-            float(said.get("duration", 0.0)),
-            np.asarray(returns, dtype=np.float64),
-            np.asarray(lengths, dtype=np.int64),
-        )
+        result = as_collect_result(task_id, finished_task)
         with self._lock:
             self._tasks.pop(task_id, None)
             self._hand_over(result)

@@ -7,6 +7,7 @@ hook is a class in a module of the user's, registered by `register_learner_hook`
 
 from __future__ import annotations
 
+import numbers
 from abc import ABC, abstractmethod
 from collections import UserDict
 from collections.abc import Callable, Mapping
@@ -32,18 +33,25 @@ class Hook(ABC):
         priority: the lower, the earlier.
     """
 
-    name: str
-    priority: float
-
     def __init__(self, name: str, priority: float, **_kwargs: Any) -> None:
-        self.name, self.priority = name, priority
+        self._name, self._priority = name, priority
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self._name
+
+    @property
+    def priority(self) -> float:
+        """The lower, the earlier."""
+        return self._priority
 
     @abstractmethod
     def __call__(self, engine: Any) -> None:
         """Act on the engine."""
 
 
-class LearnerHook(Hook, TrainingCallback):
+class LearnerHook(Hook, TrainingCallback):  # type: ignore[override] # its priority is read-only
     """A hook of a learner.
 
     Args:
@@ -56,18 +64,23 @@ class LearnerHook(Hook, TrainingCallback):
         TypeError: the priority is no number.
     """
 
-    position: str
     positions: ClassVar[list[str]] = list(POSITIONS)
 
     def __init__(self, name: str, priority: float = 100, *, position: str, **kwargs: Any) -> None:
         super().__init__(name, priority, **kwargs)
         if position not in POSITIONS:
             raise HookError(f"a hook's position is one of {POSITIONS}, not {position!r}")
-        if isinstance(priority, bool) or not isinstance(priority, int | float):
+        given: object = priority
+        if isinstance(given, bool) or not isinstance(given, numbers.Real):
             raise TypeError(f"a hook's priority is a number, not {priority!r}")
         if priority < 0:
             raise HookError(f"a hook's priority is at least 0, not {priority!r}")
-        self.position = position
+        self._position = position
+
+    @property
+    def position(self) -> str:
+        """One of `POSITIONS`."""
+        return self._position
 
     def on_start(self, training: Training) -> None:
         """See `TrainingCallback.on_start`."""

@@ -21,6 +21,10 @@ from hpcdi.worker.replay_buffer.items import ItemStore, check_dicts, without
 from hpcdi.worker.replay_buffer.ring import ObjectStore, Ring
 from hpcdi.worker.replay_buffer.state import BufferState, generate_id, id_in
 
+_OWN_MARKS = ("replay_unique_id", "replay_buffer_idx", "staleness", "use", "IS")
+_MARKS = (*_OWN_MARKS, "priority")
+"""Keys that a drawn item has besides its own."""
+
 
 def to_positive_index(idx: int | None, size: int) -> int | None:
     """An index from the beginning, of one that may count from the end; None stays."""
@@ -262,11 +266,10 @@ class AdvancedReplayBuffer(RingBuffer):
         self._index.load_state_dict(state)
 
     def _adopt(self, items: list[Any], state: Mapping[str, Any]) -> None:
-        marks = ("replay_unique_id", "replay_buffer_idx", "staleness", "use", "IS")
         plain: list[Mapping[str, Any]] = []
         for item in items:  # another one in the place of one that was dropped, which goes below
             kept = plain[-1:] if item is None else [item]
-            plain += [without(one, *marks) for one in kept]
+            plain += [without(one, *_OWN_MARKS) for one in kept]
         super()._adopt(plain, state)
         if "use_count" in state and plain:
             tail = int(state.get("tail", 0))
@@ -315,14 +318,14 @@ class AdvancedReplayBuffer(RingBuffer):
         has_priority = item.get("priority") is not None
         priority = float(_priorities_of([item], 0.0)[0]) if has_priority else None
         made_at = _made_at_of(item)
-        self._index.admit_one(self._ring.append(_without_priority(item)), made_at, priority)
+        self._index.admit_one(self._ring.append(_without_marks(item)), made_at, priority)
         return 1
 
     def _push_list(self, items: list[Any]) -> int:
         check_dicts(items)
         priority = _priorities_of(items, self._index.max_priority)
         made_at = np.array([_made_at_of(item) for item in items])
-        ids = self._ring.extend([_without_priority(item) for item in items])
+        ids = self._ring.extend([_without_marks(item) for item in items])
         self._index.admit(ids, made_at, priority)
         return len(items)
 
@@ -330,7 +333,7 @@ class AdvancedReplayBuffer(RingBuffer):
         made_at = columns.get("collect_iter", columns.get("policy_iter"))
         priority = columns.get("priority")
         self._admit_columns(
-            _without_priority(columns),
+            _without_marks(columns),
             -1 if made_at is None else np.asarray(made_at),
             None if priority is None else _numbers(priority),
         )
@@ -385,9 +388,9 @@ def _priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
     return priorities
 
 
-def _without_priority(item: Mapping[str, Any]) -> Any:
-    """Returns an item, or columns, without priorities: the index keeps those, not all have any."""
-    return without(item, "priority") if "priority" in item else item
+def _without_marks(item: Mapping[str, Any]) -> Any:
+    """Returns an item, or columns, without what drawn ones have: the index keeps all of that."""
+    return item if item.keys().isdisjoint(_MARKS) else without(item, *_MARKS)
 
 
 def _numbers(values: Any, name: str = "priority") -> Array:

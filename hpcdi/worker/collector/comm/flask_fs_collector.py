@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hpcdi.errors import CommError
 from hpcdi.roles.collector.base_parallel_collector import BaseParallelCollector
+from hpcdi.roles.learner.checkpointing import copied
 from hpcdi.store.atomic import written_aside
-from hpcdi.store.checkpoints import save_tensors
+from hpcdi.store.checkpoints import tensors_writer
 from hpcdi.store.policies import read_policy
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.threads import BackgroundThread
@@ -158,31 +157,22 @@ class FlaskFileSystemCollector(BaseCommCollector, Closing):
         image = read_policy(file)
         return {"model": image.state_dict(), "iter": image.version}
 
-    def send_stepdata(self, path: str, stepdata: Sequence[Any]) -> None:
-        """Write samples to a file, whole or not at all.
+    def send_stepdata(self, path: str, stepdata: Any) -> None:
+        """Write samples to a file, whole or not at all, for `load_data_fn` of the learner.
 
         Args:
             path: below ``path_data``.
-            stepdata: dicts of tensors, arrays and numbers.
+            stepdata: a list of samples, one sample, or bytes that a compressor made of them. A
+                sample is a dict of what `save_tensors` takes; other mappings come back as dicts.
+
+        Raises:
+            UnsavableError: it holds something else, e.g. a named tuple; nothing is written.
         """
-        file = self._path_data / path
+        write, file = tensors_writer(copied(stepdata)), self._path_data / path
         file.parent.mkdir(parents=True, exist_ok=True)
         with written_aside(file) as aside:
-            save_tensors(aside, _with_tensors(list(stepdata)))
+            write(aside)
 
     def send_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Queue metadata for `deal_with_collector_data`."""
         self._metadata.put(metadata)
-
-
-def _with_tensors(tree: Any) -> Any:
-    """The same values with tensors for arrays: files of samples hold nothing else."""
-    if isinstance(tree, Mapping):
-        return {key: _with_tensors(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_with_tensors(value) for value in tree]
-    if isinstance(tree, np.ndarray | np.generic):
-        import torch
-
-        return torch.as_tensor(tree)
-    return tree

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcdi.errors import CommError
+from hpcdi.errors import CheckpointError, CommError
 from hpcdi.store.checkpoints import load_tensors
 from hpcdi.store.policies import PolicyImage, publish_policy
 from hpcdi.store.shards import read_block
@@ -230,12 +230,16 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
 
         Raises:
             ShardError: the shard is missing, torn, or not one of ours.
-            CheckpointError: the file of samples is torn, or holds something else.
+            CheckpointError: the file of samples is torn, or holds something else, as bytes are.
         """
         read = load_tensors(Path(path)) if _holds_samples(Path(path)) else read_block(path).columns
         read = decompressor(read) if decompressor is not None else read
-        if not isinstance(read, list):
+        if isinstance(read, Mapping):
             return {**read, **meta}
+        if not isinstance(read, list | tuple):
+            raise CheckpointError(
+                path, f"holds {type(read).__name__}, no samples: give what decompresses them"
+            )
         begin, length = int(meta.get("unroll_split_begin", 0)), int(meta.get("unroll_len", 1))
         samples = [{**sample, **meta} for sample in read[begin : begin + length]]
         return samples[0] if length == 1 else samples
