@@ -135,7 +135,7 @@ _LIMITS = (
 # ranks have all that this job has.
 {_UNSET}
 unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_GPUS SLURM_GPUS_PER_NODE
-# srun says its list to a step alone: the step's cores are not this job's
+# A step of srun passes on a list of its cores, too; a wish of yours (SLURM_CPU_BIND=none) has none.
 if [ -n "${{SLURM_CPU_BIND_LIST:-}}" ]; then unset "${{!SLURM_CPU_BIND@}}"; fi
 # On a full disk, on which the output lies, too, a word that is lost ends nothing.
 say() {{ echo "hpcdi: $*" || true; }}

@@ -300,6 +300,8 @@ def job_to_come(layout: RunLayout) -> QueueJob | None:
     is_over = facts.get("state", "running") != "running" and not _is_to_resume(facts)
     last = slurm_job_of(slurm_queue.texts_of(facts.get("slurm")))
     for job_id in jobs_of(layout, facts, {}):
+        if _gives_up(layout.root.parent, facts, job_id):
+            continue
         job = slurm_queue.ask(job_id)
         starts_again = job_id in submitted and not (job_id == last and is_over)
         if job is not None and (job.waits or (job.is_on and starts_again)):

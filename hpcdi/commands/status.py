@@ -201,13 +201,20 @@ def _headline(status: RunStatus) -> str:
 
 
 def _to_resume(status: RunStatus) -> str:
-    """Returns the command that resumes a run, or the sweep of which it is one."""
+    """Returns the command that resumes a run, or the sweep of which it is one.
+
+    A search does not resume a trial that is over for it: pruned, or failed.
+    """
     above = status.layout.root.parent
     if (above / SWEEP_FILE).exists():
-        from hpcdi.commands.sweep.runs import read
+        from hpcdi.commands.sweep.runs import RUNNING, read
 
         with contextlib.suppress(LaunchError):  # it is damaged
-            return read(above).command_to_resume
+            sweep = read(above)
+            trials = sweep.elements if sweep.search is not None else ()
+            over = {sweep.name_of(trial.index) for trial in trials if trial.state != RUNNING}
+            if status.layout.root.name not in over:
+                return sweep.command_to_resume
     return f"{_command(status)} --resume {short(status.layout.root)}"
 
 

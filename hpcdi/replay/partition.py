@@ -193,6 +193,7 @@ class PlacedBlock:
         ready: its announcement; of an open block, with all pieces so far.
         first_row: its first row in the ring.
         first_id, end_id: unique ids of its items, [first, end); -1 until they are in the index.
+        read: transitions of it that its learner has read.
         unread: what its learner was ordered to read and has not read yet, in order, each with its
             first row in the ring: the block, or pieces of it that came while it was open.
     """
@@ -201,6 +202,7 @@ class PlacedBlock:
     first_row: int
     first_id: int = -1
     end_id: int = -1
+    read: int = 0
     unread: deque[tuple[BlockReady, int]] = field(default_factory=deque)
 
     def grow(self, piece: BlockReady) -> None:
@@ -231,6 +233,7 @@ class PlacedBlock:
             "first_row": self.first_row,
             "first_id": self.first_id,
             "end_id": self.end_id,
+            "read": self.read,
         }
 
 
@@ -393,6 +396,7 @@ class Partition:
         if block.end_id < 0:
             block.first_id = ids.start
         block.end_id = ids.stop
+        block.read += ready.transitions
         return len(ids)
 
     def _add(self, ready: BlockReady, versions: Array) -> range:  # noqa: ARG002
@@ -570,13 +574,15 @@ class Partition:
                 self.buffer.evict(block["end_id"], block["first_id"])
                 continue
             self._placed[block["block_id"]] = PlacedBlock(
-                ready, block["first_row"], block["first_id"], block["end_id"]
+                ready, block["first_row"], block["first_id"], block["end_id"], ready.transitions
             )
         self.backlog.must_read.update(self._placed)
         return [self._order(block.ready, block.first_row) for block in self._placed.values()]
 
     def has_read(self, block: Mapping[str, Any], published: Mapping[str, BlockReady]) -> bool:
         """Returns whether all of a saved block was read; of an open one only pieces may have been.
+
+        Whatever its items were then: another burn-in, and there are more or fewer.
 
         Args:
             block: of a `state_dict`.
@@ -586,6 +592,8 @@ class Partition:
         indexed, ready = block["end_id"] - block["first_id"], published.get(block["path"])
         if ready is None or ready.shard.crc32 != block["crc32"]:
             return bool(block["end_id"] >= 0)
+        if "read" in block:
+            return bool(block["read"] >= max(ready.transitions, 1))
         whole = min(item_count(ready, self.rule), self.buffer.capacity)
         return bool(indexed >= max(whole, 1))
 

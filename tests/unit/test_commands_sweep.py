@@ -15,7 +15,7 @@ import pytest
 
 from hpcdi import cli
 from hpcdi.commands.report.runs import SCORE
-from hpcdi.commands.run_state import status_of
+from hpcdi.commands.run_state import job_to_come, status_of
 from hpcdi.commands.status import lines_of
 from hpcdi.commands.sweep import here, population
 from hpcdi.commands.sweep import runs as runs_module
@@ -449,6 +449,8 @@ def test_runs_of_a_packed_sweep_wait_with_its_job(
     assert states == ["pending", "failed", "done", WAITING]
     assert status_of(sweep.run_dir(0), lambda _job: job).state == "pending"
     assert status_of(sweep.run_dir(1), lambda _job: job).state == "failed"
+    to_come = [job_to_come(RunLayout(sweep.run_dir(index))) for index in (0, 1)]
+    assert [coming is not None for coming in to_come] == [True, False]
     assert cli.main(["status", "9"]) == 2
     assert "job 9 does all runs of a sweep: hpcdi sweep status s;" in capsys.readouterr().err
     ended = status_of(sweep.run_dir(0), lambda _job: QueueJob("9", "FAILED"))

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from fakes.replay import admitted, block, demand, make_groups, make_replay
+from fakes.replay import (
+    BLOCK_BYTES,
+    admitted,
+    block,
+    demand,
+    make_buffer,
+    make_groups,
+    make_replay,
+)
 from fakes.scheduler import EVERY_S, Shown, experiment
 from hpcdi.comm.messages import BlockAdmitted, BlockReady
 from hpcdi.replay.manager import ReplayManager
@@ -22,6 +30,7 @@ from hpcdi.store.checkpoints import BEST_CHECKPOINT, save_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.store.status import StatusFile, best_evaluation, best_return
+from hpcdi.types import SequenceRule
 from hpcdi.utils.progress import Evaluation, Status
 from hpcdi.worker.coordinator import Coordinator as WorkerCoordinator
 
@@ -188,6 +197,24 @@ def test_transitions_that_are_read_again_count_once(learners: tuple[int, ...]) -
     assert again.count() == 27
     assert (again.figures().drawn, again.figures().admitted) == (8, 27)
     assert again.figures().steps == 27
+
+
+@pytest.mark.parametrize("rules", [(3, 0), (0, 3)])
+def test_blocks_stay_read_whatever_burn_in_a_resumed_run_has(rules: tuple[int, int]) -> None:
+    """With less, more sequences begin in them; those of the index keep their priorities."""
+    before, after = (
+        ReplayManager(make_buffer, BLOCK_BYTES, rule=SequenceRule(4, 2, 1, burn_in))
+        for burn_in in rules
+    )
+    before.open(1)
+    blocks = [block(number, [7, 8]) for number in (1, 2, 3)]
+    for ready in blocks:
+        before.assign(ready)
+        before.admit(1, admitted(ready.block_id))
+    after.load_state_dict(before.state_dict(), {ready.shard.path: ready for ready in blocks})
+    read_all(after, (1,))
+    assert after.count() == before.count()
+    assert after.figures() == before.figures()
 
 
 def test_a_state_from_before_steps_were_counted_apart_is_loaded() -> None:

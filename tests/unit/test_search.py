@@ -15,6 +15,8 @@ import pytest
 from fakes.searchers import STEPS, Planted
 from hpcdi import cli
 from hpcdi.commands.batch_script import script_text
+from hpcdi.commands.run_state import status_of
+from hpcdi.commands.status import steps
 from hpcdi.commands.sweep.on_slurm import searching_tasks
 from hpcdi.commands.sweep.runs import (
     FAILED,
@@ -39,6 +41,7 @@ from hpcdi.commands.sweep.trials import (
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
+from hpcdi.run import run_folder, slurm_queue
 from hpcdi.search import Dimension, OptunaSearcher, RandomSearcher, Searcher
 
 HILL = str(Path(__file__).parent.parent / "fakes" / "hill.yaml")
@@ -248,6 +251,24 @@ def test_a_dry_run_shows_the_search(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "9 trials by random in runs/hill/sweeps/search-" in out
     assert "the area return is maximised; pruned each 32 steps; steps of a run: 320" in out
+
+
+@pytest.mark.parametrize(
+    ("state", "to_type"),
+    [("running", "hpcdi sweep resume s"), ("pruned", "hpcdi train --resume s/000")],
+)
+def test_status_of_a_trial_that_is_over_names_no_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, to_type: str
+) -> None:
+    """Which would not resume it."""
+    monkeypatch.chdir(tmp_path)
+    assert make_trials(tmp_path / "s", "env.kwargs.y=int(0,15)").more([]) == [0]
+    file = trial_file(tmp_path / "s", 0)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "state": state}))
+    layout = run_folder.claim(tmp_path / "s" / "000", {"exp_name": "x"}, [], mpi="none")
+    run_folder.end(layout, "stopped", "it was asked to", 85, {})
+    (layout.snapshots_dir / "snapshot_000001").mkdir(parents=True)
+    assert steps(status_of(layout.root, slurm_queue.nobody)) == [to_type]
 
 
 def test_tasks_of_an_array_search_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
