@@ -52,7 +52,8 @@ class VDNPolicy(DQNPolicy):
         return self.td_losses(value, target), value, (target - value).abs()
 
     def _losses_of_sequences(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        sequences = Sequences(batch, self._cfg.learn.burn_in, self._cfg.sequence)
+        cfg = self._cfg
+        sequences = Sequences(batch, cfg.learn.burn_in, cfg.sequence, cfg.players)
         values = sequences.unrolled(self._forward)
         with torch.no_grad():
             following = self.following_each(sequences, values, batch)

@@ -889,6 +889,20 @@ def test_a_memory_learns_the_value_of_the_team_from_its_sequences(kind: str) -> 
     assert np.isfinite(log["hare/total_loss"])
 
 
+def test_a_team_is_not_learnt_from_while_a_memory_of_one_of_its_players_is_burnt_in() -> None:
+    """Its value is that of all of them; who has just come begins with an empty memory."""
+    cfg = config(Recall(7), policies={"all": remembering("vdn", learn={"burn_in": 1})})
+    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learner_batch(
+        sequences_of(cfg, Recall(7))
+    )
+    built = policy(cfg, "learn")._policies["all"]
+    rows["state/hidden"][3] = 0.0  # the second player's of a sequence within an episode
+    before = built.losses(rows)
+    rows["n_step_return"][2:4, 0] += 100.0
+    for were, are in zip(before, built.losses(rows), strict=True):
+        assert torch.equal(were, are)
+
+
 @pytest.mark.parametrize(("nstep", "burn_in", "stride"), [(1, 0, None), (2, 1, None), (3, 0, 2)])
 def test_sequences_teach_every_step(nstep: int, burn_in: int, stride: int | None) -> None:
     """The last `nstep` steps of each but the episode's were learnt from in none."""
