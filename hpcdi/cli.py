@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from hpcdi import __version__
 from hpcdi.commands.options import OF_A_RUN
@@ -72,7 +73,7 @@ others collect.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = [_at_home(word) for word in (sys.argv[1:] if argv is None else argv)]
     parser = argparse.ArgumentParser(
         prog="hpcdi",
         description=DESCRIPTION,
@@ -111,6 +112,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.forget(sys.stdout.fileno())
         sys.stderr.write(f"hpcdi {command}: it cannot write any more: {error.strerror}\n")
         return EXIT_FAILED
+
+
+def _at_home(word: str) -> str:
+    """Returns an option with the home folder in its path: bash expands ``~`` only after a space."""
+    option, equals, value = word.partition("=")
+    is_path = option.startswith("--") and value.startswith("~")
+    return f"{option}{equals}{Path(value).expanduser()}" if is_path else word
 
 
 def _check_tasks(command: str) -> None:

@@ -110,6 +110,11 @@ def check_free(path: Path, option: str = "--run-dir") -> None:
     try:
         entries = {entry.name for entry in path.iterdir()}
     except FileNotFoundError:
+        if path.is_symlink():
+            raise LaunchError(
+                f"{path} cannot be the run folder: it is a link to nowhere ({path.readlink()}). "
+                f"Choose another {option}"
+            ) from None
         above = next(parent for parent in path.absolute().parents if parent.exists())
         if not os.access(above, os.W_OK | os.X_OK):
             raise LaunchError(

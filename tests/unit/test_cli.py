@@ -247,6 +247,15 @@ def test_a_host_without_a_home_has_one_for_mpi(
     assert capsys.readouterr().out
 
 
+def test_a_path_after_an_equals_sign_may_begin_with_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "taken").write_text("")
+    assert cli.main(["serial", CONFIG, "--run-dir=~/taken"]) == 2
+    assert f"{tmp_path}/taken cannot be the run folder" in capsys.readouterr().err
+
+
 def test_a_run_folder_that_is_taken_is_refused_and_left_alone(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

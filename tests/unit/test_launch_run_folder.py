@@ -97,6 +97,12 @@ def test_where_runs_is_a_link_to_nowhere_no_folder_is_made(
         run_folder.choose("x", None)
 
 
+def test_a_run_folder_that_is_a_link_to_nowhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to("gone")
+    with pytest.raises(LaunchError, match=r"/run cannot be .* a link to nowhere \(gone\)"):
+        run_folder.check_free(tmp_path / "run")
+
+
 def test_runs_that_start_together_get_a_folder_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
