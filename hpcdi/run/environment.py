@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import re
-import tempfile
 import zlib
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -254,12 +253,12 @@ class Allocation:
 
 def allocation(variables: Mapping[str, str]) -> Allocation | None:
     """Returns the batch job that this process belongs to, or None."""
-    return next((job_of(variables) for name, job_of in _JOBS.items() if name in variables), None)
+    return next((job_of(variables) for name, job_of in JOBS.items() if name in variables), None)
 
 
 def is_outside_allocation(variables: Mapping[str, str] = os.environ) -> bool:
     """Returns whether no batch system has given us hosts: mpirun starts all ranks on this one."""
-    return _JOBS.keys().isdisjoint(variables)
+    return JOBS.keys().isdisjoint(variables)
 
 
 def slurm_job_of(variables: Mapping[str, str]) -> str:
@@ -323,7 +322,7 @@ def _lsf(variables: Mapping[str, str]) -> Allocation:
     return Allocation("lsf", job, _once(hosts), int(variables.get("LSB_RESTART", "N") == "Y"))
 
 
-_JOBS = {"SLURM_JOB_ID": _slurm, "PBS_JOBID": _pbs, "LSB_JOBID": _lsf}
+JOBS = {"SLURM_JOB_ID": _slurm, "PBS_JOBID": _pbs, "LSB_JOBID": _lsf}
 """What reads a batch job's variables, by the one that each batch system sets in its jobs."""
 
 
@@ -342,7 +341,7 @@ def need_home(variables: MutableMapping[str, str] = os.environ) -> None:
         try:
             variables["HOME"] = str(Path.home())
         except RuntimeError:  # the user has no entry in the password database
-            variables["HOME"] = tempfile.gettempdir()
+            variables["HOME"] = variables.get("TMPDIR", "/tmp")  # noqa: S108
 
 
 def limit_threads() -> set[str]:

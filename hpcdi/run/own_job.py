@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hpcdi.run.environment import JOBS, is_outside_allocation
+
 PREFIX = "HPCDI_OWN_"
 """Of the names of ours; those of an outer job mean nothing in a job that was submitted there."""
-_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 _NAMES = (
-    *_JOBS,
+    *JOBS,
     "SLURM_ARRAY_JOB_ID",
     "SLURM_ARRAY_TASK_ID",
     "SLURM_RESTART_COUNT",
@@ -32,7 +33,7 @@ def own_job(variables: Mapping[str, str]) -> Mapping[str, str]:
     Args:
         variables: of the environment: in a batch job as they are, in a share of it with `kept`.
     """
-    if any(name in variables for name in _JOBS):
+    if not is_outside_allocation(variables):
         return variables
     held = {name: variables.get(f"{PREFIX}{name}") for name in _NAMES}
     return {**variables, **{name: value for name, value in held.items() if value is not None}}
