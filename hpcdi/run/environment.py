@@ -223,9 +223,10 @@ def _is_in_shell(variables: Mapping[str, str]) -> bool:
 
     The shell leads the session, and gives each command a process group. SLURM_PTY_PORT says
     nothing: ranks of an srun that is typed there, and jobs that are submitted there, inherit it.
+    In a container with process numbers of its own a leader outside of it is 0.
     """
     task = count_in(variables, "SLURM_TASK_PID")
-    return os.getsid(0) == task != os.getpgrp()
+    return 0 < task == os.getsid(0) != os.getpgrp()
 
 
 @dataclass(frozen=True)

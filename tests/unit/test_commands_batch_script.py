@@ -262,7 +262,11 @@ def test_a_signal_that_the_user_has_chosen_does_not_end_the_script(
     script: str, name: str, tmp_path: Path
 ) -> None:
     """By `slurm.options`: ["--signal=B:USR1@120"], or `scancel --batch --signal=USR1`."""
-    starts = f"trap 'echo passed on >> $ASKED' {name}; kill -{name} $PPID; sleep 0.2"
+    # the script may not have come to `wait` yet: it is signalled until it has passed one on
+    starts = f"""trap 'passed=1; echo passed on >> $ASKED' {name}
+        for _ in {{1..{99 if script == "mpirun" else 3}}}; do
+            [ "$passed" ] || {{ kill -{name} $PPID; command -p sleep 0.1; }}
+        done"""
     asked = asked_by(GOLDEN / f"{script}.sbatch", tmp_path, **TASK, MAY="1", STARTS=starts)
     assert "scontrol requeue 90_2" in asked
     assert ("passed on" in asked) == (script == "mpirun")

@@ -160,6 +160,12 @@ def test_a_shell_of_several_tasks_is_no_rank() -> None:
     assert said.split() == ["none", "srun", "srun"]
 
 
+def test_a_rank_in_a_container_is_no_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session's leader is outside of its process numbers, and has 0 there."""
+    monkeypatch.setattr(os, "getsid", lambda _: 0)
+    assert detect({**STEP, "SLURM_TASK_PID": ""}).launcher == "srun"
+
+
 @pytest.mark.parametrize(
     ("environment", "world_size"),
     [
