@@ -65,6 +65,8 @@ def children_of(space: object) -> list[tuple[Any, Any]] | None:
 def leaves_of(root: str, space: object, path: Path = ()) -> Iterator[tuple[Leaf, Path]]:
     """Yields the arrays of a space, and the keys that lead to each.
 
+    A key with a slash, as dm_control has ``walker/joints_pos``, is one of a group ``walker``.
+
     Args:
         root: "observation" or "action".
         space: gymnasium's.
@@ -76,12 +78,32 @@ def leaves_of(root: str, space: object, path: Path = ()) -> Iterator[tuple[Leaf,
     children = children_of(space)
     if children is not None:
         for key, child in children:
-            wrong = "contains '/'" if "/" in str(key) else ""
-            if wrong := {"": "is empty", ".": "is a dot"}.get(str(key), wrong):
-                raise EnvError(f"a key of a Dict space {wrong}: {key!r}; rename it")
+            parts = str(key).split("/")
+            if "" in parts or "." in parts:
+                wrong = "is empty" if "" in parts else "is a dot"
+                part = "" if len(parts) == 1 else "a part of "
+                raise EnvError(f"{part}a key of a Dict space {wrong}: {key!r}; rename it")
             yield from leaves_of(root, child, (*path, key))
         return
     yield _leaf(root, space, "/".join(map(str, path))), path
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuses the key ``a/b`` beside a key ``a`` that is an array, or a Dict with ``b``.
+
+    Raises:
+        EnvError: names the two.
+    """
+    taken: set[str] = set()
+    for name in sorted(names, key=len):
+        parts = name.split("/")
+        groups = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+        if (other := next(filter(taken.__contains__, groups), None)) is not None:
+            raise EnvError(
+                f"a Dict space has the parts {other!r} and {name!r}, and hpcdi joins keys by '/': "
+                "rename one"
+            )
+        taken.add(name)
 
 
 def _leaf(root: str, space: object, name: str) -> Leaf:
@@ -649,6 +671,7 @@ class Space:
         origin: Origin = _NO_ORIGIN,
     ) -> None:
         leaves = list(leaves_of(root, space))
+        _check_names([leaf.name for leaf, _ in leaves])
         is_seen = root == "observation"
         stores = is_seen and not as_is
         self.leaves = tuple(_as_stored(leaf) if stores else leaf for leaf, _ in leaves)

@@ -64,12 +64,17 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
     Args:
         battle: in the shape of `hpcdi.env.pettingzoo.BattleEnv`, its players' observations None
             where they are not to act.
+
+    Raises:
+        EnvError: a player's name contains '/', which joins it to the names of its arrays.
     """
 
     def __init__(self, battle: Any) -> None:
         self.battle = battle
         count = int(battle.agents)
         self.names = list(getattr(battle, "names", ())) or [f"player_{n}" for n in range(count)]
+        if odd := next((name for name in self.names if "/" in name), ""):
+            raise EnvError(f"a player's name contains '/': {odd!r}; rename it")
         self.metadata = getattr(battle, "metadata", {})
         self.render_mode = getattr(getattr(battle, "_env", battle), "render_mode", None)
         seen = [split_mask(space) for space in battle.observation_space]

@@ -365,10 +365,10 @@ class ReplayManager:
                 the past are of no use.
         """
         self._restored = state["partitions"]
-        self._counted_before = list(state.get("counted_before", []))
+        self._counted_before = list(state["counted_before"])
         self._restored_drawn = int(state["drawn"])
         self.items_admitted = int(state["admitted"])
-        self.steps_admitted = int(state.get("steps", self.items_admitted))
+        self.steps_admitted = int(state["steps"])
         self._published = dict(published or {}) if self._partition_class.is_replay else {}
 
 

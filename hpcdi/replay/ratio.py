@@ -157,14 +157,12 @@ class ReplayRatio:
             drawn: samples of the run so far.
             train_iter: updates of the run so far.
         """
-        until, offline, batch = state["until"], state["offline"], state.get("batch")
-        if batch is None:  # of an earlier version, in samples: of batches of this size, if at all
-            offline /= self._batch
-        elif drawn < until < math.inf:  # all that was drawn is learnt from, heard of or not
+        until, offline, batch = state["until"], state["offline"], int(state["batch"])
+        if drawn < until < math.inf:  # all that was drawn is learnt from, heard of or not
             train_iter = max(train_iter, math.ceil(offline - (until - drawn) / batch))
         if {"ratio": state["ratio"], "offline": offline} == self._settings:
             self._offline = until
-            self._resize(batch or self._batch, drawn)
+            self._resize(batch, drawn)
             self._from_steps, self._from_drawn = int(state["from_steps"]), int(state["from_drawn"])
         else:
             self._offline = drawn + max(0.0, self._offline - train_iter * self._batch)

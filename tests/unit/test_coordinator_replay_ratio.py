@@ -267,14 +267,6 @@ def test_offline_iterations_that_rank_0_has_not_heard_of_yet_count() -> None:
     assert not no_more.is_offline(90 * 8)
 
 
-def test_a_state_that_has_offline_iterations_in_samples_is_counted_on() -> None:
-    """As earlier versions wrote it: it said neither iterations nor the size of a batch."""
-    state = {"ratio": 1.0, "offline": 1280.0, "until": 1280.0, "from_steps": 0, "from_drawn": 0}
-    again = ReplayRatio(1.0, slack=400, offline=20 * 64, batch=64)
-    again.load_state_dict(state, 1000, 1280 + 700, 30)
-    assert again.due(1000, 1280 + 700) == 300
-
-
 def test_offline_iterations_stay_as_many_when_a_learner_dies() -> None:
     """Batches of 4 of two learners, then of one; and of two again after a restart."""
 

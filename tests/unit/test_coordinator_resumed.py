@@ -21,7 +21,6 @@ from fakes.replay import (
 from fakes.scheduler import EVERY_S, Shown, experiment
 from hpcdi.comm.messages import BlockAdmitted, BlockReady
 from hpcdi.replay.manager import ReplayManager
-from hpcdi.replay.ratio import ReplayRatio
 from hpcdi.roles.coordinator.coordinator import Coordinator
 from hpcdi.roles.coordinator.groups import Groups
 from hpcdi.roles.coordinator.snapshots import STATE_KIND, STATE_VERSION, Resumed
@@ -217,23 +216,11 @@ def test_blocks_stay_read_whatever_burn_in_a_resumed_run_has(rules: tuple[int, i
     assert after.figures() == before.figures()
 
 
-def test_a_state_from_before_steps_were_counted_apart_is_loaded() -> None:
+@pytest.mark.parametrize("name", ["admitted", "steps", "counted_before"])
+def test_what_a_state_does_not_say_is_not_taken_for_zero(name: str) -> None:
     state = filled()[0].state_dict()
-    del state["steps"]
-    again = make_replay()
-    again.load_state_dict(state)
-    assert again.figures().steps == 20
-    before = ReplayRatio(2.0, warm_up=5, slack=64).state_dict()
-    del before["batch"]
-    kept = ReplayRatio(2.0, warm_up=5, slack=64, batch=8)
-    kept.load_state_dict(before, 20, 8, 2)
-    assert kept.due(20, 8) == 2 * 15 - 8
-
-
-def test_what_a_state_does_not_say_is_not_taken_for_zero() -> None:
-    state = filled()[0].state_dict()
-    del state["admitted"]
-    with pytest.raises(KeyError, match="admitted"):
+    del state[name]
+    with pytest.raises(KeyError, match=name):
         make_replay().load_state_dict(state)
 
 

@@ -84,7 +84,13 @@ def test_bytes_of_a_stored_observation() -> None:
         ),
         (BOX, spaces.Sequence(BOX), r"actions are Sequence.*hpcdi takes Box"),
         (BOX, spaces.Dict({"a": spaces.Text(5)}), r"actions have a part a .*the environment$"),
-        (spaces.Dict({"a/b": BOX}), spaces.Discrete(2), r"a key of a Dict space contains '/'"),
+        (spaces.Dict({"a/": BOX}), spaces.Discrete(2), r"a part of a key .* is empty: 'a/'"),
+        (
+            BOX,
+            spaces.Dict({"a/b": BOX, "a": spaces.Dict(b=BOX)}),
+            r"a Dict space has the parts 'a/b' and 'a/b', and hpcdi joins keys by '/'",
+        ),
+        (spaces.Dict({"a/b": BOX, "a": BOX}), BOX, r"a Dict space has the parts 'a' and 'a/b'"),
         (spaces.Dict({".": BOX}), spaces.Discrete(2), r"a key of a Dict space is a dot: '\.'"),
         (BOX, spaces.Dict(a=spaces.Dict({"": BOX})), r"a key of a Dict space is empty: ''"),
         (

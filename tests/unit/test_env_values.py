@@ -305,3 +305,17 @@ def test_large_float64_numbers_are_said_to_lose_digits(caplog: pytest.LogCapture
         in caplog.text
     )
     assert len(caplog.records) == 1
+
+
+def test_keys_with_slashes_are_those_of_groups() -> None:
+    """As dm_control has them; the environment gets the keys that it has."""
+    box = spaces.Box(-1, 1, (2,))
+    acts = spaces.Dict({"arm/torque": box, "grip/close": spaces.Discrete(2)})
+    space = Space.of_observations(spaces.Dict({"arm/at": box, "arm": spaces.Dict(speed=box)}))
+    columns = space.zeros(1)
+    space.put(columns, 0, {"arm/at": np.ones(2), "arm": {"speed": np.zeros(2)}})
+    assert {name: column.tolist() for name, column in columns.items()} == {
+        "observation/arm/at": [[1, 1]], "observation/arm/speed": [[0, 0]],
+    }  # fmt: skip
+    chosen = {"action/arm/torque": np.ones((1, 2), np.float32), "action/grip/close": np.array([1])}
+    assert set(Space.of_actions(acts).value(chosen, 0)) == {"arm/torque", "grip/close"}

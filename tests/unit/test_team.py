@@ -20,7 +20,7 @@ from hpcdi.env.contract import read_spaces
 from hpcdi.env.games import Meet, Pincer, Recall, SpeakerListener, TwoStep
 from hpcdi.env.pettingzoo import as_battle
 from hpcdi.env.team import Team
-from hpcdi.errors import ConfigError, EnvValueError, PolicyError
+from hpcdi.errors import ConfigError, EnvError, EnvValueError, PolicyError
 from hpcdi.policy import memories, networks
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.players import PolicyGroup, with_players
@@ -73,6 +73,13 @@ class Relay:
 def spaces_of(game: Any) -> Any:
     team = Team(game)
     return read_spaces(team.observation_space, team.action_space)
+
+
+def test_a_player_s_name_with_a_slash_is_refused() -> None:
+    game = Relay()
+    game.names = ("hare/0", "hare/1", "fox")
+    with pytest.raises(EnvError, match=r"a player's name contains '/': 'hare/0'; rename it"):
+        Team(game)
 
 
 def config(game: Any, **settings: Any) -> TeamConfig:

@@ -323,10 +323,10 @@ def is_columnar(tree: Any) -> bool:
     """True for a number, an array or a tensor of numbers, and a dict of names to such.
 
     Only for what a column returns unchanged: lists, tuples, dicts of other classes (EasyDict) and
-    other containers are none.
+    other containers are none, nor are names with a slash, which joins those of nested dicts.
     """
     if type(tree) is dict:
-        are_names = all(isinstance(key, str) for key in tree)
+        are_names = all(isinstance(key, str) and "/" not in key for key in tree)
         return bool(tree) and are_names and all(is_columnar(value) for value in tree.values())
     is_plain = type(tree) in _PLAIN or isinstance(tree, np.generic)
     if not is_plain and not (type(tree) is np.ndarray and tree.ndim) and not is_tensor(tree):
