@@ -66,12 +66,12 @@ mpi: $(BIN)/.ready-dev  ## only the collective tests, by mpirun -n 4
 	@$(BIN)/python tests/run_mpi.py -n 4 -q -m mpi tests/mpi
 
 jobs: $(BIN)/.ready-dev  ## only whole jobs
-	$(SAY) "test: whole jobs, two at a time (about $(if $(ALL),8,2) minutes)"
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'job $(FAST)' -o faulthandler_timeout=1800 --durations=12 tests/jobs
+	$(SAY) "test: whole jobs, three at a time (about $(if $(ALL),8,2) minutes)"
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile -m 'job $(FAST)' -o faulthandler_timeout=1800 --durations=12 tests/jobs
 
 slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this machine
 	$(SAY) "test: on three Slurm clusters of this machine (about 7 minutes)"
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m slurm -o faulthandler_timeout=1800 --durations=12 tests/slurm
+	@$(BIN)/python -m pytest -q -n 3 --dist load --maxschedchunk 1 -m slurm -o faulthandler_timeout=1800 --durations=12 tests/slurm
 
 ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding
 	$(SAY) "test: DI-engine beside hpcdi (about 3 minutes)"

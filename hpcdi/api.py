@@ -32,6 +32,7 @@ import numpy as np
 
 from hpcdi.config.fields import key_of
 from hpcdi.config.load import read_mapping
+from hpcdi.config.modules import folders_of_modules
 from hpcdi.config.words import literal, write
 from hpcdi.data import Episode, read_episodes
 from hpcdi.errors import (
@@ -49,7 +50,7 @@ from hpcdi.roles.callbacks import Callback
 from hpcdi.run import run_folder
 from hpcdi.run.beginnings import early_stop_of, settings_of
 from hpcdi.run.environment import detect, if_inherited
-from hpcdi.run.own_code import named
+from hpcdi.run.own_code import named, registering
 from hpcdi.run.private_folder import own_folder
 from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.start import start
@@ -107,8 +108,9 @@ def train(
 
     A class of a notebook, a prompt or a function, and one of a script whose call is not below
     ``if __name__ == "__main__":``, is written into the run folder by cloudpickle; any other is
-    imported by its file. Players of a class of PettingZoo's learn together (``ParallelEnv``:
-    ``env.type`` is team) or play each other (``AECEnv``: pettingzoo); functions need the type set.
+    imported by its file. So is what registers an id (``env.import_names`` is set), or it is
+    refused. Players of a class of PettingZoo's learn together (``ParallelEnv``: ``env.type`` is
+    team) or play each other (``AECEnv``: pettingzoo); functions need the type set.
 
     Args:
         env: an environment's id, a class or function that makes one, settings (``env`` of the
@@ -159,6 +161,9 @@ def train(
             if isinstance(folders, list | tuple):  # what is none is refused by its name
                 chosen[_IMPORT_PATH] = [*experiment.get(_IMPORT_PATH, ()), *folders]
             config = _written(experiment, stack)
+        if resumed is None and config is not None:
+            given = {**(experiment or _settings_in(config)), **dict(dotted(chosen))}
+            chosen |= _registration(given, folders_of_modules(Path(config)))
         if callbacks:
             file = config or RunLayout(Path(resumed or "")).config_file
             before = experiment or _settings_in(file)
@@ -564,6 +569,37 @@ class _CodeFolder:
         self._is_there = True
         self._stack.callback(_drop, self.folder)
         return RunLayout(self.folder).code_dir.absolute()
+
+
+def _registration(settings: Mapping[str, Any], searched: Sequence[Path]) -> dict[str, Any]:
+    """Returns the settings by which other processes know an id that a module or script registers.
+
+    Args:
+        settings: all that are given, by their paths; with modules of the environment's, they stay.
+        searched: folders in which modules are looked for, besides.
+
+    Raises:
+        ConfigError: they cannot know it.
+    """
+    env_id, kind = settings.get("env.env_id"), settings.get("env.type", "gymnasium")
+    if kind != "gymnasium" or not isinstance(env_id, str) or settings.get("env.import_names"):
+        return {}
+    imported, folders = (_texts(settings.get(key)) for key in ("policy.import_names", _IMPORT_PATH))
+    found = registering(env_id, imported, [*folders, *map(str, searched)])
+    if found is None:
+        return {}
+    folders += [folder for folder in found.folders if folder not in folders]
+    return {"env.import_names": [found.name], **({_IMPORT_PATH: folders} if folders else {})}
+
+
+def _texts(value: object) -> list[str]:
+    """Returns the texts of a list, or one alone; what is none is refused by its name."""
+    values = [value] if isinstance(value, str) else value
+    return (
+        [each for each in values if isinstance(each, str)]
+        if isinstance(values, list | tuple)
+        else []
+    )
 
 
 def _callback_settings(

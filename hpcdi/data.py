@@ -224,7 +224,7 @@ def _episodes_of(
     for path in paths:
         for block in _blocks(path, only, left_out):
             if isinstance(block, ShardError):
-                gaps.count += 1
+                gaps.at_damage()
                 continue
             if "block_id" not in block.facts:
                 raise StoreError(path, "has a block that is of no collector")
@@ -391,10 +391,14 @@ class _Gaps:
         self._of_several: set[int] = set()  # environments with several players in this block
         self._ended_in_block: set[int] = set()  # those of them of which an episode has ended here
 
+    def at_damage(self) -> None:
+        """Note that the next block cannot be read."""
+        self._close_block()
+        self.count += 1
+
     def at_block(self, number: int, player: str) -> None:
         """Note the next block, of a player."""
-        self._count_at_end |= {(self._player, env): self.count for env in self._ended_in_block}
-        self._ended_in_block.clear()
+        self._close_block()
         self._player = player
         is_later_start, is_lost = self.blocks.advance(number)
         if is_later_start:  # environments began anew
@@ -402,6 +406,10 @@ class _Gaps:
             self._count_at_start = self.count
             self._count_at_end.clear()
         self.count += is_lost
+
+    def _close_block(self) -> None:
+        self._count_at_end |= {(self._player, env): self.count for env in self._ended_in_block}
+        self._ended_in_block.clear()
 
     def note_items(self, items: Array) -> None:
         """Note the table of the block's items: an episode's players have one each."""

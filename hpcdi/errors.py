@@ -134,6 +134,10 @@ class EnvError(HpcdiError):
     _render_traceback_ = _as_said
 
 
+class EnvRanksLost(EnvError):
+    """All environments are lost with the ranks that they were on; another job may have them."""
+
+
 class EnvValueError(EnvError):
     """An environment returned what its spaces, or gymnasium's API, do not have; no retry helps.
 

@@ -243,10 +243,14 @@ class Heartbeat(Message):
 
 @dataclass(frozen=True)
 class TaskReturned(Message):
-    """A collector has no environments left (`reason`) and cannot do its task for a while."""
+    """A collector has no environments left (`reason`) and cannot do its task for a while.
+
+    `with_ranks`: the last one was lost with its ranks, not by a fault of its own.
+    """
 
     task_id: str
     reason: str
+    with_ranks: bool = False
 
 
 @dataclass(frozen=True)

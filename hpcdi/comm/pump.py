@@ -10,7 +10,9 @@ role handles its messages in its turns (`LocalPump`).
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,8 +33,53 @@ _TURN_S = 0.05
 """Longest wait for messages in a turn of the thread: a signal or a heartbeat waits as long."""
 _WAY_S = 100e-6
 """Python would let the communication thread wait for its switch interval, ten times as long."""
+_QUIET_S = 5.0
+"""Longest quiet of the thread: heartbeats wait as long, and silence counts after more."""
+_QUIET_LOOK_S = 1e-3
 _LONGEST_TURN_S = 1.0
 """A longer turn means that this process was suspended, not that others were silent."""
+
+
+class Quiet:
+    """Has the pumps of this process make no calls while another thread does what bears none.
+
+    Args:
+        limit_s: that they wait for it at most, should it never end.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._calls = threading.Lock()
+        self._until: float | None = None  # None: nobody asks for it
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """What is done in it is done in quiet, which begins when a pump's turn is over."""
+        self._until = math.inf
+        is_quiet = self._calls.acquire(timeout=self.limit_s)
+        self._until = time.monotonic() + self.limit_s
+        try:
+            yield
+        finally:
+            self._until = None
+            if is_quiet:
+                self._calls.release()
+
+    @contextlib.contextmanager
+    def left(self) -> Iterator[None]:
+        """A pump's turn: it waits for others to be done, and they for it."""
+        while (until := self._until) is not None and time.monotonic() < until:
+            wait_s(_QUIET_LOOK_S)
+        is_alone = self._calls.acquire(blocking=False)  # else who has kept it takes too long
+        try:
+            yield
+        finally:
+            if is_alone:
+                self._calls.release()
+
+
+QUIET = Quiet(_QUIET_S)
+"""In which a communicator is made on another thread than the pump's, see `solver_group`."""
 
 
 class Pump(Protocol):
@@ -273,19 +320,24 @@ class LinkPump(Closing):
             message = self._ask()
             if message is not None:
                 self._outbox.append((0, message))
-            while self._outbox:
-                rank, message = self._outbox[0]
-                self._unsent = [*self._unsent, rank]  # before it is removed: `flush` looks at both
-                self._outbox.popleft()
-                self._link.send(rank, message)
-            arrived = self._link.receive(_TURN_S)
+            with QUIET.left():
+                self._send_posted()
+                arrived = self._link.receive(_TURN_S)
             last_at, turn_at = turn_at, time.monotonic()
             is_heard = any(rank == 0 for rank, _ in arrived)
             silence_s = 0.0 if is_heard else silence_s + min(turn_at - last_at, _LONGEST_TURN_S)
             self._silence(silence_s)
             for unhandled in _without_handler(arrived, self._handlers):
                 self._inbox.put(unhandled)
-            self._unsent = self._link.unsent()
+            with QUIET.left():
+                self._unsent = self._link.unsent()
+
+    def _send_posted(self) -> None:
+        while self._outbox:
+            rank, message = self._outbox[0]
+            self._unsent = [*self._unsent, rank]  # before it is removed: `flush` looks at both
+            self._outbox.popleft()
+            self._link.send(rank, message)
 
 
 def _without_handler(

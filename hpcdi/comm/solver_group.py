@@ -21,7 +21,8 @@ import contextlib
 import os
 import platform
 import signal
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 import numpy as np
@@ -31,6 +32,7 @@ from hpcdi.comm.coupled import CoupledComm
 from hpcdi.comm.doorbell import Doorbell, Ringer
 from hpcdi.comm.failure import ranks_may_die
 from hpcdi.comm.mpi_link import RANK_DIED, dead_ranks
+from hpcdi.comm.pump import QUIET
 from hpcdi.comm.solver_protocol import (
     ANSWER_TAG,
     ANSWER_TEXT_BYTES,
@@ -54,10 +56,12 @@ from hpcdi.errors import CommError, EnvValueError
 from hpcdi.utils.processes import born_of
 from hpcdi.utils.threads import BackgroundThread
 
-_QUIET_S = 1.0
-"""For a pair to be made while its collector does nothing else."""
 _PAIRING_S = 5.0
 """For ranks that are told to end while they begin; it takes milliseconds."""
+_LONGEST_PAIRING_S = 30.0
+"""For a pair to be made, after which its ranks count as lost: spare ones take their place."""
+_LOOK_S = 20e-3
+"""From one look for deaths to the next, while a pair is made."""
 
 
 class State(Enum):
@@ -172,6 +176,7 @@ class SolverGroup:
                 self._pairing = self._go()
             made = self._pairing.take()
             if made is None:
+                self._check_pairing(self._pairing)
                 return False
             self._pair, self.coupled = made
             if self.coupled is not None:
@@ -181,6 +186,16 @@ class SolverGroup:
         )
         self.state = State.READY
         return True
+
+    def _check_pairing(self, pairing: _Pairing) -> None:
+        """Lose the group, where its pair is not made in time.
+
+        Raises:
+            SolverLost: it is not.
+        """
+        if pairing.taken_s > _LONGEST_PAIRING_S:
+            self.give_up(f"its communicator was not made within {_LONGEST_PAIRING_S:g} s")
+            raise SolverLost(self.reason)
 
     def _peer(self, rank: int, hello: SolverMessage) -> Peer:
         lines = hello.lines
@@ -230,7 +245,9 @@ class SolverGroup:
             if peer.ringer is not None:
                 peer.ringer.ring()
         from_group = go.lines["from_group"] == "1"
-        return _Pairing(self.place, from_group=from_group, is_coupled=self._is_coupled)
+        pairing = _Pairing(self.place, from_group=from_group, is_coupled=self._is_coupled)
+        pairing.wait(QUIET.limit_s, self._gone)
+        return pairing
 
     # ---- orders and answers
 
@@ -425,15 +442,21 @@ class _Losing:
 class _Pairing:
     """The pair is being made, which blocks: on a thread, since a rank may die or hang meanwhile.
 
-    It takes milliseconds, in which nobody else should look for messages here: Open MPI may lose the
-    first one of a communicator then, and hang (seen with 5.0.11).
+    It takes milliseconds, in which nobody else should look for messages here, neither the thread of
+    the collector nor that of its pump: Open MPI may lose the first one of a communicator then, and
+    hang (seen with 5.0.11, in one of some 20 on a machine with more to do than cores).
     """
 
     def __init__(self, place: SolverPlace, *, from_group: bool, is_coupled: bool) -> None:
         self._place, self._from_group, self._is_coupled = place, from_group, is_coupled
         self._made: tuple[MPI.Intracomm, CoupledComm | None] | None = None
+        self._began_s = time.monotonic()
         self._thread = BackgroundThread(self._make, f"pair of environment {place.environment}")
-        self._thread.join(_QUIET_S)
+
+    @property
+    def taken_s(self) -> float:
+        """Seconds since it has begun."""
+        return time.monotonic() - self._began_s
 
     def take(self) -> tuple[MPI.Intracomm, CoupledComm | None] | None:
         """Returns the pair, and its copy for a coupled program; None: it is not made yet.
@@ -444,14 +467,17 @@ class _Pairing:
         self._thread.check()
         return self._made
 
-    def wait(self, seconds: float) -> None:
-        """Wait until it is made, at most so many seconds."""
-        self._thread.join(seconds)
+    def wait(self, seconds: float, dead: Callable[[], Sequence[int]] = tuple) -> None:
+        """Wait until it is made, at most so many seconds, or until ranks have died."""
+        deadline = time.monotonic() + seconds
+        while self._thread.is_alive and time.monotonic() < deadline and not dead():
+            self._thread.join(_LOOK_S)
 
     def _make(self) -> None:
         members, tag = [self._place.collector, *self._place.ranks], 2 * self._place.environment + 1
-        pair = communicator(MPI.COMM_WORLD, members, tag, from_group=self._from_group)
-        self._made = pair, CoupledComm(pair.Dup()) if self._is_coupled else None
+        with QUIET.kept():
+            pair = communicator(MPI.COMM_WORLD, members, tag, from_group=self._from_group)
+            self._made = pair, CoupledComm(pair.Dup()) if self._is_coupled else None
 
 
 class Receiving:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcdi.config.env import NamedEnvConfig
+from hpcdi.config.env import ChildConfig, NamedEnvConfig
 from hpcdi.config.roles import (
     InteractionEvaluatorConfig,
     RenderConfig,
@@ -16,6 +16,7 @@ from hpcdi.config.roles import (
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import create_env_manager
 from hpcdi.env.manager import EnvManager
+from hpcdi.env.probe import look_at
 from hpcdi.errors import ConfigError, EnvError, LaunchError
 from hpcdi.roles.collector.evaluation import evaluate
 from hpcdi.roles.collector.loop import Loop
@@ -50,23 +51,32 @@ class Film(Closing):
         if isinstance(evaluator, InteractionEvaluatorConfig):
             self._render = evaluator.render
         # with its one episode done it stands still, and can be drawn once more
-        env = dataclasses.replace(config.env, evaluator_env_num=1, evaluator_episode_num=1)
-        if isinstance(env, NamedEnvConfig):
-            env = dataclasses.replace(env, kwargs={**env.kwargs, "render_mode": "rgb_array"})
+        plain = dataclasses.replace(config.env, evaluator_env_num=1, evaluator_episode_num=1)
+        tried = [plain]
+        if isinstance(plain, NamedEnvConfig):
+            kwargs = {**plain.kwargs, "render_mode": "rgb_array"}
+            tried = [dataclasses.replace(plain, kwargs=kwargs), plain]
         self._env: EnvManager | None = None
-        try:
-            self._env = create_env_manager(env, evaluate=True, policy=config.policy, seed=seed)
-            self._env.launch()
-            self._env.pictures()
-        except Exception as error:  # whatever a foreign renderer raises
-            self.close()
-            reason = str(error.problems[0] if isinstance(error, ConfigError) else error)
-            takes_none = "render_mode" in reason
-            advice = "" if takes_none else _WHAT_DRAWS
-            raise EnvError(
-                f"{env.title} cannot be filmed ({reason.partition(chr(10))[0]}); leave --video "
-                f"out{advice}"
-            ) from error
+        takes_none = ""
+        for env in tried:
+            try:
+                if isinstance(env.manager, ChildConfig):  # which would try again, and warn
+                    look_at(env)
+                self._env = create_env_manager(env, evaluate=True, policy=config.policy, seed=seed)
+                self._env.launch()
+                self._env.pictures()
+                break
+            except Exception as error:  # whatever a foreign renderer raises
+                self.close()
+                reason = str(error.problems[0] if isinstance(error, ConfigError) else error)
+                if env is not tried[-1] and "'render_mode'" in reason:
+                    takes_none = "it takes no 'render_mode'; without: "
+                    continue  # it may draw all the same
+                advice = "" if takes_none or "render_mode" in reason else _WHAT_DRAWS
+                raise EnvError(
+                    f"{env.title} cannot be filmed ({takes_none}{reason.partition(chr(10))[0]}); "
+                    f"leave --video out{advice}"
+                ) from error
         self._camera = Camera(self._render.max_size)
         self._videos = EpisodeVideos(1, self._render.memory_mb << 20)
 

@@ -78,7 +78,7 @@ def play(options: argparse.Namespace) -> int:
         }  # fmt: skip
         say(json.dumps(jsonable(figures)))
         return EXIT_DONE
-    wins, draws, losses = result.counts
+    wins, draws, losses = map(_shown, result.counts)
     say(
         f"{name} (train iteration {arena.iteration}) against {against}, without exploration, "
         "in all seats"
@@ -93,11 +93,14 @@ def play(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Result:
-    """Games of a player against another.
+    """Games of a player against another, which has all other seats.
+
+    A game is scored seat against seat, so that equal players have half of the points however many
+    seats each has: each other seat has the same share of it.
 
     Attributes:
         own: its returns [games].
-        others: mean return of the other seats, or teams [games].
+        others: returns of the other seats, or teams [games, others].
         seats: where it sat, or its team [games].
     """
 
@@ -112,15 +115,15 @@ class Result:
 
     @property
     def points(self) -> Array:
-        """Of each game [games]: 1 it is won, 0.5 drawn, 0 lost."""
-        points: Array = (np.sign(self.own - self.others) + 1) / 2
+        """Of each game [games]: 1 it is won, 0.5 drawn, 0 lost; the mean over the other seats."""
+        points: Array = (self._signs.mean(axis=1) + 1) / 2
         return points
 
     @property
-    def counts(self) -> tuple[int, int, int]:
-        """Wins, draws and losses."""
-        wins, draws, losses = ((self.points == p).sum() for p in (1.0, 0.5, 0.0))
-        return int(wins), int(draws), int(losses)
+    def counts(self) -> tuple[float, float, float]:
+        """Wins, draws and losses; against several seats a game is divided between them."""
+        wins, draws, losses = ((self._signs == s).mean(axis=1).sum() for s in (1, 0, -1))
+        return float(wins), float(draws), float(losses)
 
     @property
     def score(self) -> float:
@@ -140,11 +143,23 @@ class Result:
 
     def figures(self) -> dict[str, Any]:
         """Returns figures for programs."""
-        wins, draws, losses = self.counts
+        wins, draws, losses = map(_shown, self.counts)
         return {
             "games": self.games, "wins": wins, "draws": draws, "losses": losses,
             "score": self.score, "score_std_error": self.std_error,
         }  # fmt: skip
+
+    @property
+    def _signs(self) -> Array:
+        """Of each game and other seat: 1 it has less than the player, 0 as much, -1 more."""
+        signs: Array = np.sign(self.own[:, None] - self.others)
+        return signs
+
+
+def _shown(count: float) -> float:
+    """Returns a number of games; of a game that is divided, in thousandths."""
+    rounded = round(count, 3)
+    return int(rounded) if rounded.is_integer() else rounded
 
 
 def spread_text(error: float, digits: int) -> str:
@@ -337,7 +352,7 @@ class Arena(Closing):
         for first, second in ((one, other), (other, one)):
             result = self._play(film.env, first, second, film.snap)
             film.snap()  # how it has ended
-            ends.append(("lost", "drawn", "won")[round(2 * result.score)])
+            ends.append({-1: "lost", 0: "drawn", 1: "won"}[int(np.sign(result.score - 0.5))])
         file, count = film.write(name)
         return file, count, ends
 
@@ -360,12 +375,11 @@ class Arena(Closing):
         )
         episodes = evaluate(Loop(manager, agent), None, setting, before)
         seats: Array = np.array([info[TEAM] for info in episodes.infos], dtype=np.int64)
-        own = episodes.returns
-        every = sum(
-            np.array([info[f"_returns/{team}"] for info in episodes.infos])
-            for team in range(self.players)
-        )
-        return Result(own, (every - own) / (self.players - 1), seats)
+        others: Array = np.array([
+            [info[f"_returns/{team}"] for team in range(self.players) if team != info[TEAM]]
+            for info in episodes.infos
+        ])  # fmt: skip
+        return Result(episodes.returns, others, seats)
 
     def _actor_of(self, image: PolicyImage) -> Actor:
         """Returns what acts by an image, partly at random where that is asked for."""

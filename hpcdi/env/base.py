@@ -38,6 +38,11 @@ class EnvType(Configurable):
     make_vector: ClassVar[Any]
 
     @classmethod
+    def has_single(cls, _cfg: Any) -> bool:
+        """Decides whether there are single environments, and not vectors alone."""
+        return hasattr(cls, "make_single")
+
+    @classmethod
     def has_vector(cls, _cfg: Any) -> bool:
         """Decides whether to step a vector environment, and not single ones."""
         return False
@@ -185,6 +190,10 @@ class EnvFailure(Exception):
         while trace is not None and trace.tb_next is not None and _is_ours(trace):
             trace = trace.tb_next
         return cls(cause, "".join(traceback.format_exception(type(error), error, trace)).rstrip())
+
+
+class RanksLost(EnvFailure):
+    """Ranks have died, hung or ended, by no exception of theirs: those of another job may live."""
 
 
 def _is_ours(trace: TracebackType) -> bool:

@@ -1,8 +1,9 @@
 """An environment in a child process: the process, and the worker of its parent that talks to it.
 
-The child dies with its parent, however that ends and whatever the environment does: the kernel
-sends it SIGKILL when the last writer of the parent's sentinel pipe is gone. It ignores the signals
-with which a launcher or a person stops a whole process group: its parent stops it.
+The child leads a process group, in which is what the environment starts. The group dies with the
+parent, however that ends and whatever the environment does: the kernel sends it SIGKILL when the
+last writer of the parent's sentinel pipe is gone. The child ignores the signals with which a
+launcher or a person stops all processes of a job: its parent stops it.
 """
 
 from __future__ import annotations
@@ -28,17 +29,21 @@ from hpcdi.env.base import EnvFailure, EnvFn, StepReply
 from hpcdi.env.in_process import Command, LocalWorker, SharedArrays
 from hpcdi.env.process_state import SENT_TO_ALL
 from hpcdi.errors import EnvError
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.processes import children_of, stat_of
 from hpcdi.utils.python import SAFE_PATH_VARIABLE
 
 _LAUNCHER = ("OMPI_", "PMI_", "PMIX_", "PRTE_")
 _DUMPS = reduction.ForkingPickler.dumps
 _OK = bytes(_DUMPS(("ok", None)))
+_CLOSED = ("closed", None)
 _PRELOAD = ["__main__", "hpcdi.env.child_process", "hpcdi.env.gymnasium"]
 _START_S = 60.0  # beside the time of a reset, for a process to start and import its modules
 _OURS = "hpcdi"
 OPEN_FILES = 3
 """That a process has for each of its children with an environment."""
-_EXIT_S = 1.0  # for a process whose pipe has closed to exit
+_EXIT_S = 1.0  # for a process to exit that has closed its environment, or its pipe
+_LOOK_S = 0.01
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
@@ -54,7 +59,11 @@ def _hear() -> None:
 
 def child_main(connection: Connection, make: EnvFn, is_battle: bool) -> None:
     """Do commands until the parent closes the environment or is gone."""
+    _lead_group()
     _die_with_parent()
+    # else what the environment starts would hold it open, when this process has died
+    os.set_inheritable(connection.fileno(), False)
+    os.register_at_fork(after_in_child=connection.close)
     for number in SENT_TO_ALL:
         signal.signal(number, _ignore)
         signal.siginterrupt(number, False)
@@ -81,22 +90,33 @@ def _serve_one(connection: Connection, worker: LocalWorker) -> bool:
         arrays.close()
         worker.attach(arrays, env)
         return True
+    if command[0] == "shut":
+        worker.shut()
+        connection.send(_CLOSED)
+        return False
     try:
         value = worker.do(command)
         reply = _OK if value is None else bytes(_DUMPS(("ok", value)))
     except BaseException as error:  # whatever an environment raises is its failure
         reply = bytes(_DUMPS(("failed", EnvFailure.of(error).fields)))
     connection.send_bytes(reply)
-    return bool(command[0] != "shut")
+    return True
+
+
+def _lead_group() -> None:
+    """Lead a process group, which a terminal takes for one in the background."""
+    os.setpgid(0, 0)
+    for number in (signal.SIGTTIN, signal.SIGTTOU):  # also programs would stop at its terminal
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this process when its parent is gone."""
+    """Have the kernel kill this process and its group when its parent is gone."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
     line = parent.sentinel
-    fcntl.fcntl(line, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(line, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([line], [], [], 0)[0]:  # it was gone before
@@ -130,7 +150,7 @@ _WORKERS: weakref.WeakSet[ChildWorker] = weakref.WeakSet()
 @atexit.register  # before multiprocessing's own handler, which would wait for them
 def _close_all() -> None:
     for worker in list(_WORKERS):
-        worker.close(0.0)
+        worker.kill()
 
 
 class ChildWorker:
@@ -170,10 +190,9 @@ class ChildWorker:
         return None if self._process is None else self._process.pid
 
     def ask(self, command: Command) -> None:
-        """Send a command; ``make`` starts a new process in place of the one there was."""
+        """Send a command; ``make`` starts a process, where the one there was is closed."""
         self._asked, self._arrived, self._ended = (command[0], time.monotonic()), None, None
         if command[0] == "make":
-            self._kill()
             self._start()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `answer` says so
             if self._connection is not None:
@@ -218,7 +237,7 @@ class ChildWorker:
                 raise EnvFailure("its process was killed", is_gone=True)
             left_s = self.left_s
             if left_s < math.inf and not self._connection.poll(left_s):
-                self._kill()
+                self.kill()
                 took = f"{self._asked[0]} took longer than {self._limit_s:g} s"
                 raise EnvFailure(took, is_gone=True)
             self._receive()
@@ -246,26 +265,45 @@ class ChildWorker:
                 self._connection.send(("attach", arrays.layout, env))
                 reduction.send_handle(self._connection, arrays.fd, self._process.pid)
 
-    def retire(self) -> None:
-        """Kill the process."""
-        self._kill()
-
     def begin_close(self) -> None:
         """Ask the environment to close."""
         self.ask(("shut",))
 
-    def close(self, patience_s: float) -> None:
-        """Wait for the process to exit, then kill it."""
-        if self._process is not None:
-            self._process.join(patience_s)
-            self._kill()
+    def close(self, patience_s: float) -> bool:
+        """Wait for the environment to close and its process to exit, then kill what is left."""
+        if self._connection is None:
+            return True
+        deadline = time.monotonic() + patience_s
+        try:
+            if not self._closes(deadline):
+                return False
+            if self._process is not None:
+                _wait_for_exit(self._process, min(deadline, time.monotonic() + _EXIT_S))
+        finally:
+            self.kill()
+        return True
+
+    def _closes(self, deadline: float) -> bool:
+        """Wait until the environment is closed; returns False if it takes too long."""
+        connection: Any = self._connection
+        with contextlib.suppress(EOFError, ConnectionResetError):
+            while connection.poll(max(0.0, deadline - time.monotonic())):
+                if connection.recv() == _CLOSED:  # after what it was asked before
+                    return True
+            return False
+        reason = self._exit_reason()
+        LOGGER.warning(
+            "close() of an environment failed (%s)", reason,
+            extra={"once": f"close() failed ({reason})"},
+        )  # fmt: skip
+        return True
 
     def _start(self) -> None:
         connection, other = self._context.Pipe()
         make, is_battle = self._target
         process = self._context.Process(
-            target=child_main, args=(other, make, is_battle), daemon=True, name="hpcdi-env"
-        )
+            target=child_main, args=(other, make, is_battle), name="hpcdi-env"
+        )  # no daemon: those may have no children
         self._context.set_forkserver_preload(_PRELOAD)
         try:
             with variables_of_a_child():
@@ -292,19 +330,46 @@ class ChildWorker:
         process = self._process
         process.join(_EXIT_S)
         code = process.exitcode
-        self._kill()
+        self.kill()
         if code is None:
             return "its process closed its pipe"
         if code < 0:
             return f"its process was killed by {signal.Signals(-code).name}"
         return f"its process exited with code {code}"
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Kill the process, and what it has started. Idempotent."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
+            _kill_with_descendants(process)
             process.join()
             process.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _wait_for_exit(process: Any, deadline: float) -> None:
+    """Wait for the process to exit, and for what it has told to end."""
+    process.join(max(0.0, deadline - time.monotonic()))
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(_LOOK_S)
+
+
+def _kill_with_descendants(process: Any) -> None:
+    """Kill a process with its group, and what it has started in groups of their own."""
+    leader, others = process.pid, list[int]()
+    if process.exitcode is None:
+        others = _descendants(leader)
+    elif stat_of(leader)[0]:  # another's by now: nothing is left of the group
+        return
+    for kill, number in ((os.killpg, leader), *((os.kill, other) for other in others)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(number, signal.SIGKILL)
+    process.kill()  # where it does not lead its group yet
+
+
+def _descendants(pid: int) -> list[int]:
+    return [each for child in children_of(pid) for each in (child, *_descendants(child))]

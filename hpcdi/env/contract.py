@@ -31,7 +31,7 @@ from gymnasium.vector import AutoresetMode
 
 from hpcdi.errors import EnvError, EnvValueError
 from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, Spaces
-from hpcdi.utils.nested import is_like_tensor
+from hpcdi.utils.nested import as_array, is_like_tensor
 
 Path = tuple[Any, ...]
 At = int | EllipsisType
@@ -1014,15 +1014,21 @@ def as_numbers(value: Any) -> Array:
         raise ValueError(f"an array of which {masked} of {value.size} values are masked")
     if value.__class__ is not np.ndarray:
         try:
-            if is_like_tensor(value):  # torch's, perhaps with a gradient or on a device
-                value = value.detach().cpu().numpy()
-            array = np.asarray(value)
+            array = as_array(value)
         except Exception as error:  # whatever another library's arrays raise
             raise ValueError(described(value)) from error
+    if array.dtype.kind == "V":
+        array = _of_numpys_own(array)
     if array.dtype.kind not in "biuf":
         raise ValueError(described(value))
     numbers: Array = array
     return numbers
+
+
+def _of_numpys_own(array: Array) -> Array:
+    """Returns numbers of a dtype that numpy has not, such as jax's bfloat16, in one that it has."""
+    own = (each for each in (np.int64, np.float32) if np.can_cast(array.dtype, each))
+    return array.astype(next(own, array.dtype))
 
 
 def described(value: Any) -> str:
@@ -1154,9 +1160,12 @@ def _number_or_none(value: Any) -> float | None:
         value = value.item()
     elif not isinstance(value, int | float):  # numpy's
         kind = getattr(getattr(value, "dtype", None), "kind", "")
-        if not kind or kind not in "biuf" or getattr(value, "size", 0) != 1:
+        if not kind or kind not in "biufV" or getattr(value, "size", 0) != 1:
             return None
-        value = value.item()
+        try:
+            value = as_numbers(value).item()
+        except ValueError:
+            return None
     try:
         return float(value)
     except OverflowError:

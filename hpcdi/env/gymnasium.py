@@ -7,9 +7,11 @@ import copy
 import dataclasses
 import importlib.util
 import inspect
+import json
 import re
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +26,7 @@ from hpcdi.env.contract import objection_to
 from hpcdi.env.old_gym import made_by
 from hpcdi.env.wrappers import ActionMasks, Checked, without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, EnvError, Problem
+from hpcdi.utils.answers import answer_of
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import import_module, missing_module, named_in_module
 
@@ -57,6 +60,12 @@ class GymnasiumEnv(EnvType):
             return _spec_of(cfg.env_id).vector_entry_point is not None
 
     @classmethod
+    def has_single(cls, cfg: GymnasiumConfig) -> bool:
+        """Decides whether there are single environments, and not vectors alone."""
+        with _config_errors(cfg.env_id):
+            return _spec_of(cfg.env_id).entry_point is not None
+
+    @classmethod
     def make_single(cls, cfg: GymnasiumConfig) -> Any:
         """Returns one environment.
 
@@ -86,7 +95,7 @@ class GymnasiumEnv(EnvType):
             return env
         with contextlib.suppress(Exception):  # it is not wanted any more
             env.close()
-        has_single = _spec_of(cfg.env_id).entry_point is not None
+        has_single = cls.has_single(cfg)
         if cfg.vectorization != "auto" or not has_single:
             wrong += "; set it to sync, for single ones" * has_single
             raise ConfigError([Problem("env.vectorization", wrong)])
@@ -137,6 +146,8 @@ def reward_threshold(env_id: str) -> float | None:
 _OF_MAKE = ("id", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 """Names of arguments of `gymnasium.make` and `make_vec`, which an environment may have, too."""
 _LIMIT = "max_episode_steps"
+_IMPORTS_S = 300.0
+"""Seconds that a fresh interpreter has to import modules."""
 
 
 def _called(cfg: GymnasiumConfig) -> tuple[EnvSpec | str, dict[str, Any]]:
@@ -175,6 +186,77 @@ def registered_spec(cfg: EnvConfig) -> EnvSpec | None:
         gymnasium.make(spec).close()
         return spec
     return None
+
+
+def entry_of(env_id: str) -> tuple[str, str] | None:
+    """Returns the module and the name of what makes the environments of an id; None: no such id."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old versions: who makes one says so
+            spec = gymnasium.spec(env_id)
+    except (gymnasium.error.Error, ImportError):
+        return None
+    entry: Any = spec.vector_entry_point if spec.entry_point is None else spec.entry_point
+    while isinstance(entry, partial):
+        entry = entry.func
+    if isinstance(entry, str):
+        module, _, name = entry.partition(":")
+        return module, name
+    return getattr(entry, "__module__", ""), getattr(entry, "__name__", "")
+
+
+_KNOWS = """
+import importlib, json, sys
+env_id, imported, tried, folders = json.loads(sys.argv[1])
+sys.path += folders
+import gymnasium
+
+def imports(name):
+    try:
+        importlib.import_module(name)
+    except (Exception, SystemExit):
+        pass
+
+def knows():
+    try:
+        return bool(gymnasium.spec(env_id))
+    except (gymnasium.error.Error, ImportError):
+        return False
+
+for name in imported:
+    imports(name)
+for number, name in enumerate([None, *tried], -1):
+    if name is not None:
+        imports(name)
+    if knows():
+        print("\\nhpcdi:", number)
+        break
+else:
+    print("\\nhpcdi: none")
+"""
+
+
+def first_that_registers(
+    env_id: str, imported: Sequence[str], tried: Sequence[str], folders: Sequence[str]
+) -> int | None:
+    """Returns which module registers an id, as a fresh interpreter sees it that imports them.
+
+    Args:
+        env_id: the id.
+        imported: modules that it imports first.
+        tried: modules that it imports then, one after the other.
+        folders: that it looks for modules in, after all that are installed.
+
+    Returns:
+        Its number among `tried`; -1: there is no need of one; None: there is none.
+    """
+    given = json.dumps([env_id, [*imported], [*tried], [*folders]])
+    answer = answer_of(sys.executable, "-P", "-c", _KNOWS, given, limit_s=_IMPORTS_S)
+    for line in answer.out.splitlines():
+        if line.startswith("hpcdi: "):
+            said = line.removeprefix("hpcdi: ")
+            return None if said == "none" else int(said)
+    return -1  # it cannot say: it has not come to its end
 
 
 def _has_argument(make: Any, name: str) -> bool:

@@ -18,7 +18,7 @@ import math
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
 from types import MappingProxyType
 from typing import Any, Protocol, Self
@@ -71,11 +71,11 @@ from hpcdi.utils.truths import all_of
 Command = tuple[Any, ...]
 """The name of a method of `LocalWorker`, and its arguments."""
 
-CLOSE_S = 1.0
-"""How long environments may take to close, all together, before their processes are killed."""
-LOCAL_CLOSE_S = 10.0
-"""How long one of this process may take to close, before it is given up; later ones of its kind may
-take `CLOSE_S`."""
+CLOSE_S = 10.0
+"""How long an environment may take to close before it is given up: one of this process alone, those
+with processes of their own together, which are then killed."""
+CLOSE_AGAIN_S = 1.0
+"""How long later ones of its kind may take."""
 _ALIGNMENT = 64
 _STEPS = ("step", "play")
 TIMED_EVERY = 17
@@ -191,16 +191,16 @@ class EnvWorker(Protocol):
         """Use the rows of an environment."""
         ...
 
-    def retire(self) -> None:
-        """Close the environment without waiting for it, whatever it raises."""
-        ...
-
     def begin_close(self) -> None:
         """Ask the environment to close."""
         ...
 
-    def close(self, patience_s: float) -> None:
-        """Close it, within `patience_s` where it has a process of its own."""
+    def close(self, patience_s: float) -> bool:
+        """Close it, within `patience_s` where it has a process of its own. Idempotent.
+
+        Returns:
+            False: it took longer, and its process was killed.
+        """
         ...
 
 
@@ -223,7 +223,7 @@ class LocalWorker:
         on_reset: Callable[[StepReply], None] = lambda _reply: None,
     ) -> None:
         self._make_env, self._is_battle, self._on_reset = make, is_battle, on_reset
-        self._is_alone, self._signals = is_alone, SignalGuard()
+        self._is_alone, self._signals = is_alone, SignalGuard(keeps_output=not is_alone)
         self._env: Any = None
         self._rows: list[int] = []  # of its players
         self._arrays: Any = None
@@ -468,19 +468,15 @@ class LocalWorker:
         acts = Space.of_actions(action)
         self._actions = [acts.out_of(arrays.action, row) for row in self._rows]
 
-    def retire(self) -> None:
-        """Close the environment; an error of its own does not matter any more."""
-        self.ask(("shut",))
-        self._failure = None
-
     def begin_close(self) -> None:
         """Nothing to do before `close`."""
 
-    def close(self, _patience_s: float) -> None:
-        """Close the environment."""
+    def close(self, _patience_s: float) -> bool:
+        """Close the environment; see `close_or_warn`, which gives up by itself."""
         self.shut()
         self._arrays, self._put_shown, self._put_final, self._actions = None, (), (), ()
         self._infos = {}
+        return True
 
 
 def _check_turns(observations: Sequence[Any]) -> None:
@@ -501,13 +497,13 @@ def _of_player(seat: int | None) -> Iterator[None]:
 
 
 _GIVEN_UP: set[type] = set()
-"""Kinds of environments of which one has taken too long to close."""
+"""Kinds of environments, or of workers for other processes: one has taken too long to close."""
 
 
 def close_or_warn(env: Any, *, is_alone: bool = False) -> None:
     """Close an environment, if it has a ``close``; whatever that raises is a warning.
 
-    So is that it ends the process, or takes longer than `LOCAL_CLOSE_S`.
+    So is that it ends the process, or takes longer than `CLOSE_S`.
 
     Args:
         env: it; None: there is none.
@@ -523,7 +519,7 @@ def close_or_warn(env: Any, *, is_alone: bool = False) -> None:
         with contextlib.ExitStack() as stack:
             if not is_alone:
                 stack.enter_context(exits_are_failures())
-                stack.enter_context(at_most(CLOSE_S if kind in _GIVEN_UP else LOCAL_CLOSE_S))
+                stack.enter_context(at_most(CLOSE_AGAIN_S if kind in _GIVEN_UP else CLOSE_S))
             close()
     except BaseException as error:
         failure = EnvFailure.of(error)
@@ -626,9 +622,9 @@ class SingleEnvs:
             self._finish(env)
         if self._without_schedule:
             self._send_schedule()
-        made, failed = self._perform(
-            {e: ("make", s.seed, self._scheduled) for e, s in starts.items() if not s.exists}
-        )
+        anew = {e: ("make", s.seed, self._scheduled) for e, s in starts.items() if not s.exists}
+        self._close(anew)
+        made, failed = self._perform(anew)
         for env, facts in made.items():
             self._admit(env, facts)
         into = self._slot if self._landing is None else 0
@@ -796,18 +792,30 @@ class SingleEnvs:
         return [self.call(env, "render", ())[1] for env in range(self.env_num)]
 
     def retire(self, env: int) -> None:
-        """Close an environment that has failed too often, without waiting for it."""
-        self.workers[env].retire()
+        """Close an environment that has failed too often."""
+        self._close([env])
+
+    def _close(self, envs: Collection[int]) -> None:
+        """Close environments, where they are; in other processes within `CLOSE_S`."""
+        workers = [self.workers[env] for env in envs]
+        limit_s = CLOSE_AGAIN_S if _GIVEN_UP.intersection(map(type, workers)) else CLOSE_S
+        for worker in workers:
+            worker.begin_close()
+        deadline = time.monotonic() + limit_s
+        closed = [worker.close(max(0.0, deadline - time.monotonic())) for worker in workers]
+        if not all(closed):
+            _GIVEN_UP.update(map(type, workers))
+            LOGGER.warning(
+                "close() is given up of %d of %d environments, which took longer than %g s: their "
+                "processes are killed, with what those have started", closed.count(False),
+                len(closed), limit_s, extra={"once": "close() is given up"},
+            )  # fmt: skip
 
     def close(self) -> None:
-        """Close all environments, in other processes within `CLOSE_S`. Idempotent."""
+        """Close all environments. Idempotent."""
         self.facts = None
         self._under_way.clear()
-        for worker in self.workers:
-            worker.begin_close()
-        deadline = time.monotonic() + CLOSE_S
-        for worker in self.workers:
-            worker.close(max(0.0, deadline - time.monotonic()))
+        self._close(range(self.env_num))
         self.observation, self._sets, self._landing = {}, (), None
         if self._arrays is not None:
             self._arrays.close()

@@ -34,6 +34,7 @@ from hpcdi.env.base import (
     EnvFacts,
     EnvFailure,
     EpisodeStart,
+    RanksLost,
     envs_of,
     rows_of,
 )
@@ -41,7 +42,7 @@ from hpcdi.env.contract import Space, beyond, coarse_from, read_spaces
 from hpcdi.env.counters import EpisodeCounter, FailureRecord, Renewal
 from hpcdi.env.process_state import in_their_modes
 from hpcdi.env.seeds import SeedStreams
-from hpcdi.errors import EnvError, EnvValueError
+from hpcdi.errors import EnvError, EnvRanksLost, EnvValueError
 from hpcdi.types import ACTION_MASK, NO_SEED, Array, Columns, Episodes, Spaces, Step
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
@@ -130,6 +131,9 @@ class EnvManager(Closing):
     """Go on without a single environment that fails too often; set before `launch`. False: that is
     an error. The caller must cope with an environment that never waits for an action again."""
 
+    hands_over = False
+    """Have those that live play what a retired one had to, and its seeds; set before `launch`."""
+
     max_steps: int | None = None
     """Steps after which an episode is cut: it ends as truncated; None: there is no limit."""
 
@@ -156,6 +160,7 @@ class EnvManager(Closing):
         self._renewal = Renewal(self._settings.renewal, self.env_num, self._bytes_of)
         self._count_from_zero()
         self._is_running = False
+        self._error: EnvError | None = None  # of after the last step, which is complete
         self._over = np.zeros(0, dtype=bool)  # of the last step
         self._steps = 0
         self._scheduled: Scheduled = {}
@@ -178,7 +183,7 @@ class EnvManager(Closing):
     @property
     def done(self) -> bool:
         """True if every environment has done its number of episodes."""
-        return not self._episodes.left.any()
+        return self._error is None and not self._episodes.left.any()
 
     @property
     def failures(self) -> int:
@@ -286,7 +291,7 @@ class EnvManager(Closing):
                 "reset_param is not supported by gymnasium's vector environments; "
                 "set env.manager.type: subprocess"
             )
-        self._record, self._retired[:] = self._new_record(), False
+        self._record, self._retired[:], self._error = self._new_record(), False, None
         try:
             self._begin(self._starts_of_all(params, exists=False))
         except BaseException:
@@ -305,22 +310,21 @@ class EnvManager(Closing):
             quota: episodes of each from now on, one number or one for each; None: as they are.
         """
         self._check_running()
+        self._check()
         params = self._params_of(reset_param)
-        if reset_param is None:
-            starts = self._starts_of_all({}, exists=True)
-        else:
-            starts = {env: self._start(env, param) for env, param in params.items()}
-        self.resets[[*starts]] += 1
-        self._backend.turn_over()  # what was handed out stays as it is
-        self._begin({env: start for env, start in starts.items() if not self._retired[env]})
         if quota is not None:
             self._quota = quota
         if reset_param is None:
+            starts = self._starts_of_all({}, exists=True)
             self._count_from_zero()
         else:
+            starts = {env: self._start(env, param) for env, param in params.items()}
             rows = self._rows_of(params)
             self._episodes.drop(rows)
             self._turns.drop(rows)
+        self.resets[[*starts]] += 1
+        self._backend.turn_over()  # what was handed out stays as it is
+        self._begin({env: start for env, start in starts.items() if not self._retired[env]})
 
     def restart_count(self) -> bool:
         """Count episodes from zero; those that are running go on.
@@ -331,11 +335,13 @@ class EnvManager(Closing):
         Returns:
             Whether running episodes were dropped: all have begun new ones.
         """
+        self._check()
         is_reset = not (self._episodes.open(rows=False) | self._retired).all()
         if is_reset:
             self.reset()
-        self._episodes.restart()
-        self._episodes.shut(self._retired)
+        else:
+            self._episodes.restart()
+            self._hand_over()
         return bool(is_reset)
 
     def take_episodes(self) -> Episodes:
@@ -376,8 +382,10 @@ class EnvManager(Closing):
                 not ready, anything. Empty: no row is.
 
         Raises:
-            EnvError: an environment failed too often.
+            EnvError: an environment failed too often; where others completed a transition in that
+                step, this is raised by the next call, so that none is lost.
         """
+        self._check()
         backend, turns, episodes, began = self._backend, self._turns, self._episodes, self.ready
         turns.begin(began)
         goes_on, seeds, following = self._goes_on(), self._row_seeds, self.seeds.following()
@@ -403,12 +411,14 @@ class EnvManager(Closing):
         self._over = step.over
         if self._record.failures:
             self._record.good(np.flatnonzero(step.over) % self.env_num)
-        if failures or not_begun:
-            self._recover(failures, not_begun, failed)
-        if cut or any_of(self._waiting):
-            self._begin_after(cut)
-        if self._renewal.is_on and step.ends:
-            self._renew([env for env in step.ends if env not in cut])
+        try:
+            if failures or not_begun:
+                self._recover(failures, not_begun, failed)
+            self._begin_others(step.ends, cut, goes_on)
+        except EnvError as error:
+            if isinstance(error, EnvValueError) or not any_of(live):
+                raise
+            self._error = error
         return Step(
             step.successor, reward, step.terminated, step.truncated, step.ended, live, failed,
             seeds, step.infos,
@@ -460,6 +470,18 @@ class EnvManager(Closing):
             ends={**step.ends, **dict.fromkeys(envs, numbers)},
         )  # fmt: skip
 
+    def _begin_others(
+        self, ended: Iterable[int], cut: Sequence[int], goes_on: Sequence[bool]
+    ) -> None:
+        """Have environments that the back-end has left at the end of an episode begin another."""
+        if self.hands_over and self._settings.auto_reset:
+            self._idle.update(env for env in ended if env in cut or not goes_on[env])
+        if cut or any_of(self._waiting):
+            self._begin_after(cut)
+        if self._renewal.is_on and ended:
+            self._renew([env for env in ended if env not in cut])
+        self._begin_idle()
+
     def _begin_after(self, cut: Sequence[int]) -> None:
         """Have environments whose episodes were cut begin their next ones.
 
@@ -474,6 +496,33 @@ class EnvManager(Closing):
             self._backend.turn_over()  # what was handed out stays as it is
             self._begin(self._starts_of_all({}, exists=True))
             self._waiting[:] = False
+
+    def _begin_idle(self) -> None:
+        """Have environments that had done their number of episodes play those of retired ones."""
+        while idle := [env for env in sorted(self._idle) if self._episodes.left[env] > 0]:
+            self._begin(
+                {env: self._start(env, {}, exists=not self._renewal.due[env]) for env in idle}
+            )
+
+    def _hand_over(self) -> None:
+        """Have retired environments play no more, and others what they had to; see `hands_over`.
+
+        As many as before are played, and each seed: those that have fewest left take them.
+        """
+        left, live = self._episodes.left, np.flatnonzero(~self._retired)
+        if self.hands_over and self._quota is not None and live.size:
+            for env in np.flatnonzero(self._retired & (left > 0)).tolist():
+                others: list[int] = []
+                for _ in range(left[env]):
+                    others.append(int(live[left[live].argmin()]))
+                    left[others[-1]] += 1
+                self.seeds.hand_over(env, others)
+        self._episodes.shut(self._retired)
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Of each environment the place of its running episode among those of all since `reset`."""
+        return self.seeds.places.now
 
     @property
     def stepped(self) -> int:
@@ -566,6 +615,7 @@ class EnvManager(Closing):
             EnvError: one failed too often, and may not be retired, or is the last one.
         """
         while starts:
+            self._idle.difference_update(starts)
             retries: dict[int, EpisodeStart] = {}
             for env, failure in self._failures_at_start(starts).items():
                 if self._tolerates(env, failure, _BEGINNING):
@@ -757,31 +807,35 @@ class EnvManager(Closing):
         if failed is not None:
             self._record.dropped += len(envs_of(self._turns.pending & failed, self.env_num))
         starts: dict[int, EpisodeStart] = {}
-        for activity, of in (("stepping", failures), (_BEGINNING, not_begun)):
-            for env, failure in of.items():
-                if self._tolerates(env, failure, activity):
-                    retries = self._retries(env, EpisodeStart(exists=True), failure)
-                    done = "reset" if retries[env].exists else "re-created"
-                    self._warn(env, failure, done, activity)
-                    starts |= retries
-        if failed is not None:
-            self._episodes.drop(failed)
-            self._turns.drop(failed)
+        try:
+            for activity, of in (("stepping", failures), (_BEGINNING, not_begun)):
+                for env, failure in of.items():
+                    if self._tolerates(env, failure, activity):
+                        retries = self._retries(env, EpisodeStart(exists=True), failure)
+                        done = "reset" if retries[env].exists else "re-created"
+                        self._warn(env, failure, done, activity)
+                        starts |= retries
+        finally:
+            if failed is not None:
+                self._episodes.drop(failed)
+                self._turns.drop(failed)
         self._begin(starts)
 
     def _retries(
         self, env: int, start: EpisodeStart, failure: EnvFailure
     ) -> dict[int, EpisodeStart]:
-        """Returns how to begin after a failure: a re-created environment by its next seed.
+        """Returns how to begin after a failure: a re-created environment by another seed.
 
-        So does one that is only reset, where all its episodes begin by seeds.
+        So does one that is only reset, where all its episodes begin by seeds. Where all episodes
+        are played whoever fails, it is the same one, if that is of a set in order.
         """
         if self._backend.fails_as_one:
             return self._starts_of_all({}, exists=False)
+        next_seed = self.seeds.again if self.hands_over else self.seeds.one
         if start.exists and not failure.is_gone and self._settings.retry_type != "renew":
             needs_seed = start.seed is None and self.seeds.following()[env] is not None
-            return {env: start._replace(seed=self.seeds.one(env)) if needs_seed else start}
-        return {env: start._replace(exists=False, seed=self.seeds.one(env))}
+            return {env: start._replace(seed=next_seed(env)) if needs_seed else start}
+        return {env: start._replace(exists=False, seed=next_seed(env))}
 
     def _tolerates(self, env: int, failure: EnvFailure, activity: str) -> bool:
         """Counts a failure; returns whether to retry the environment. If not, retires it.
@@ -812,10 +866,15 @@ class EnvManager(Closing):
         if not self.retires or fails_as_one or self._backend.facts is None:
             raise error
         self._retired[env] = True
-        self._episodes.shut(self._retired)
+        if self._is_running:  # else episodes are counted when all have begun
+            self._hand_over()
         self._backend.retire(env)
         left = self.env_num - int(self._retired.sum())
         if not left:
+            if isinstance(failure, RanksLost):
+                raise EnvRanksLost(
+                    f"all {self.env_num} environments are lost with their ranks; the last {error}"
+                )
             raise EnvError(f"all {self.env_num} environments are retired; the last {error}")
         LOGGER.warning(
             "environment %d failed %s, %s (%s), and is retired; %d of %d environments go on",
@@ -870,7 +929,8 @@ class EnvManager(Closing):
         seats = self._players
         self._turns = Turns(self.env_num * seats, takes_turns=seats > 1)
         self._episodes = EpisodeCounter(self.env_num, seats, self._quota)
-        self._episodes.shut(self._retired)
+        self._idle: set[int] = set()  # whose last episode is over, and no other has begun
+        self._hand_over()
 
     def _bytes_of(self, env: int) -> int:
         """What the process of an environment holds, with those that it has started; 0: unknown."""
@@ -891,6 +951,12 @@ class EnvManager(Closing):
     def _check_running(self) -> None:
         if not self._is_running:
             raise EnvError("the environments are not running; launch() them first")
+
+    def _check(self) -> None:
+        """Raises, once, what has come after the last step."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
 
     def _params_of(self, reset_param: ResetParam | None) -> dict[int, dict[str, Any]]:
         """Checks the parameters of a `reset_param`; returns those of each that it names, or all."""

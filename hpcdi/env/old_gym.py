@@ -14,11 +14,26 @@ import gymnasium
 import numpy as np
 
 from hpcdi.env.contract import number_of, parts_of_step, refuse_dm_env, truth_of
-from hpcdi.errors import EnvValueError
+from hpcdi.errors import EnvError, EnvValueError
+
+_OF_VECTORS = ("single_action_space", "env_is_wrapped")
+"""What gymnasium's and gym's vector environments have beside ``num_envs``, and Stable-Baselines3's.
+"""
 
 
 def as_gymnasium(env: Any) -> Any:
-    """Returns an environment with gymnasium's ``reset`` and ``step``; itself if it has them."""
+    """Returns an environment with gymnasium's ``reset`` and ``step``; itself if it has them.
+
+    Raises:
+        EnvError: it is a vector environment.
+    """
+    if hasattr(env, "num_envs") and any(hasattr(env, name) for name in _OF_VECTORS):
+        raise EnvError(
+            f"{type(env).__name__} is a vector environment (num_envs: {env.num_envs}), and hpcdi "
+            "wants a single one here: give what makes one, and it makes as many as it needs; or "
+            "gymnasium.register(id, vector_entry_point=...) what makes gymnasium's vectors, and "
+            "set env.vectorization: vector_entry_point"
+        )
     spaces = (getattr(env, name, None) for name in ("observation_space", "action_space"))
     are_foreign = any(space is not space_of(space) for space in spaces)
     is_new = _takes(env, "seed") and _takes(env, "options")

@@ -59,18 +59,29 @@ class PettingZooEnv(EnvType):
             ConfigError: PettingZoo or the environment is not installed, or does not exist; or the
                 teams are not of its players.
         """
-        import_module(cfg.import_names)
-        make = _maker(cfg.env_id, cfg.api)
-        try:
-            with errors_of_making(cfg.env_id):
-                battle: BattleEnv = as_battle(make(**numbered(cfg.kwargs)))
-        except Exception as error:
-            if not isinstance(error.__cause__ or error, ImportError):
-                raise
-            raise _cannot_make(cfg.env_id, str(error)) from error
+        battle: BattleEnv = made_battle(cfg)
+        if isinstance(battle, BattleEnv):  # else it is one of the user's own, in that shape
+            battle.may_come_back = False
         if cfg.teams:
             battle.teams = numbered_teams(cfg.teams, battle)
         return battle
+
+
+def made_battle(cfg: PettingZooConfig) -> Any:
+    """Returns an environment of several players, in `BattleEnv`'s shape.
+
+    Raises:
+        ConfigError: PettingZoo or the environment is not installed, or does not exist.
+    """
+    import_module(cfg.import_names)
+    make = _maker(cfg.env_id, cfg.api)
+    try:
+        with errors_of_making(cfg.env_id):
+            return as_battle(make(**numbered(cfg.kwargs)))
+    except Exception as error:
+        if not isinstance(error.__cause__ or error, ImportError):
+            raise
+        raise _cannot_make(cfg.env_id, str(error)) from error
 
 
 def numbered_teams(teams: Mapping[str, Any], env: Any) -> tuple[tuple[int, ...], ...]:
@@ -154,6 +165,8 @@ class BattleEnv(abc.ABC):
         agents: number of players.
         names: of the players.
         teams: numbers of each team's players; None: each plays for itself.
+        may_come_back: a player may end and act again in the same game. False: that is an error,
+            where a transition lasts until its player's next turn, since an end would be lost in it.
         observation_space, action_space: of each player, in a list.
         last_seen: what each player saw last in this episode, by name; one that leaves, at its end.
     """
@@ -163,6 +176,7 @@ class BattleEnv(abc.ABC):
         self.names: list[str] = list(env.possible_agents)
         self.agents = len(self.names)
         self.teams: tuple[tuple[int, ...], ...] | None = None
+        self.may_come_back = True
         self.observation_space = [env.observation_space(name) for name in self.names]
         self.action_space = [env.action_space(name) for name in self.names]
         self._masks: dict[str, MaskLayout] = {}  # of those in infos, by player
@@ -203,6 +217,7 @@ class BattleEnv(abc.ABC):
         """Begin an episode; returns the observation of each player that is to act."""
         self._returns[:] = 0.0
         self.last_seen.clear()
+        self._ends.clear()
         self._go_on(self.names)
         return self._begin(seed)
 
@@ -210,7 +225,7 @@ class BattleEnv(abc.ABC):
         """Let the players act, each whose observation is not None.
 
         Raises:
-            EnvError: an action is missing, or a player acts that is not to.
+            EnvError: an action is missing, or a player acts that is not to, or comes back.
         """
         rewards = np.zeros(self.agents, dtype=np.float32)
         infos: list[dict[str, Any]] = [{} for _ in self.names]
@@ -251,7 +266,19 @@ class BattleEnv(abc.ABC):
         return any(said.values())
 
     def _go_on(self, names: Iterable[str]) -> None:
-        """Forget how players have ended before: they are there, or have come back."""
+        """Forget how players have ended before: they are there, or have come back.
+
+        Raises:
+            EnvValueError: one has come back, and may not.
+        """
+        names = list(names)
+        back = [name for name in names if any(self._ends.get(name, _NO_END).values())]
+        if back and not self.may_come_back:
+            raise EnvValueError(
+                f"player {self.names.index(back[0])} ({back[0]}) has ended, and comes back in the "
+                "same game, in which its end would be lost: set env.type: team, where players may "
+                "come back"
+            )
         self._ends |= {name: dict(_NO_END) for name in names}
 
     def _check(self, actions: Sequence[Any], actors: set[str]) -> None:

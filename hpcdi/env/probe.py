@@ -15,7 +15,7 @@ from typing import Any
 
 from gymnasium.vector import SyncVectorEnv
 
-from hpcdi.config.env import ChildConfig, EnvConfig
+from hpcdi.config.env import ChildConfig, EnvConfig, OverlappingConfig
 from hpcdi.config.schedule import KWARGS
 from hpcdi.dataclass import dataclass
 from hpcdi.env.arguments import owner_of
@@ -39,6 +39,7 @@ from hpcdi.env.process_state import (
     in_their_modes,
     same_folder,
 )
+from hpcdi.env.wrappers import sums_rewards
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, HpcdiError, Problem
 from hpcdi.types import Columns, Spaces
 
@@ -61,6 +62,7 @@ class Seen:
         origin: what ``env.origin`` may be, by a first observation.
         observation_space, action_space: gymnasium's, of a player.
         judges_goals: whether it has ``compute_reward``, for hindsight experience replay.
+        sums_rewards: whether its rewards are sums, of which that knows nothing.
     """
 
     spaces: Spaces
@@ -70,6 +72,7 @@ class Seen:
     observation_space: Any = None
     action_space: Any = None
     judges_goals: bool = False
+    sums_rewards: bool = False
 
 
 def look_at(cfg: EnvConfig, *, trains: bool = False, seed: int | None = None) -> Seen:
@@ -94,6 +97,8 @@ def look_at(cfg: EnvConfig, *, trains: bool = False, seed: int | None = None) ->
 
 def _look_at(cfg: EnvConfig, trains: bool, seed: int | None) -> Seen:
     env_cls = get_env_cls(cfg)
+    if trains:
+        _check_waits_for_all(cfg)
     with contextlib.ExitStack() as first:
         env = first.enter_context(_opened(partial(env_cls.probe, cfg), cfg.title))
         seen = _seen(env, cfg, seed)
@@ -228,7 +233,9 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
     teams = len(teams_of(env)) if is_battle else 1
     one = env.envs[0] if isinstance(env, SyncVectorEnv) else None if is_vector else env
     judges = method_of(one, "compute_reward") is not None
-    return Seen(spaces, players, teams, origin, observation, action, judges)
+    return Seen(
+        spaces, players, teams, origin, observation, action, judges, sums_rewards(one)
+    )  # fmt: skip
 
 
 def _check_has_spaces(env: Any) -> None:
@@ -244,6 +251,20 @@ def _check_has_spaces(env: Any) -> None:
             if hasattr(env, "observation_spec") or hasattr(env.unwrapped, "observation_spec"):
                 raise EnvError(OF_DM_ENV) from error
             raise EnvError(f"has no {name}, of gymnasium's API: {error}") from error
+
+
+def _check_waits_for_all(cfg: EnvConfig) -> None:
+    """Refuse games of which a collector waits for some; evaluations wait for all.
+
+    Raises:
+        ConfigError: it is so.
+    """
+    manager = cfg.manager
+    if not (get_env_cls(cfg).is_battle and isinstance(manager, OverlappingConfig)):
+        return
+    if manager.wait_num is not None:
+        message = "is for environments of one player; leave it out"
+        raise ConfigError([Problem("env.manager.wait_num", message)])
 
 
 def _check_attributes(env: object, cfg: EnvConfig) -> None:

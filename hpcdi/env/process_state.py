@@ -1,4 +1,4 @@
-"""What environments share with their process: signals, torch's and numpy's modes, folder, its end.
+"""What environments share with their process: signals, output, logs, modes, folder, its end.
 
 Simulators take signals when they are made or reset (rospy, Java, CoppeliaSim), by Python or in C,
 after which a run would not hear a batch system's. SIGALRM and timers are theirs: nothing here needs
@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import random
+import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, TracebackType
-from typing import Any, NoReturn, TypeVar, TypeVarTuple
+from typing import Any, NamedTuple, NoReturn, TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -44,24 +46,35 @@ _LIBC = ctypes.PyDLL(None)
 class SignalGuard:
     """``with guard:`` around what an environment does; then handlers of signals are as before.
 
-    What is taken is put back with a warning, once, but for SIGHUP where MPI is imported. The first
-    times and where one was taken it looks each time, else once a second: environments may be reset
-    often.
+    So are logging (see `_Logs`), and standard output and standard error, which an environment
+    may silence for good.
+
+    What is taken is put back, signals and output with a warning, once, but for SIGHUP where MPI is
+    imported. The first times and where one was taken it looks for those each time, else once a
+    second: environments may be reset often.
+
+    Args:
+        keeps_output: False: output is the environment's own, as its process.
     """
 
-    def __init__(self) -> None:
-        self._looks, self._is_taken, self._next = 0, False, 0.0
+    def __init__(self, *, keeps_output: bool = True) -> None:
+        self._looks, self._next = 0, 0.0
+        self._is_taken = self._is_output_taken = False
         self._before: list[tuple[signal.Signals, Any, bytes]] = []
         self._had_mpi = False
+        self._keeps_output, self._output, self._logs = keeps_output, list[_Output](), _Logs.now()
 
     def __enter__(self) -> None:
-        now = time.monotonic()
-        if self._looks >= _ALWAYS and not self._is_taken and now < self._next:
-            self._before = []
+        self._logs = _Logs.now()
+        now, is_taken = time.monotonic(), self._is_taken or self._is_output_taken
+        if self._looks >= _ALWAYS and not is_taken and now < self._next:
+            self._before, self._output = [], []
             return
         self._looks, self._next = self._looks + 1, now + _EVERY_S
         self._before = [(each, signal.getsignal(each), _action_of(each)) for each in _GUARDED]
         self._had_mpi = _MPI in sys.modules
+        if self._keeps_output:
+            self._output = [_Output.now(name, number) for name, number in _OUTPUT]
 
     def __exit__(
         self,
@@ -69,6 +82,15 @@ class SignalGuard:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._logs.put_back()
+        others = [output.name for output in self._output if output.put_back()]
+        if others and not self._is_output_taken:
+            self._is_output_taken = True
+            LOGGER.warning(
+                "the environment, or a library of its, takes %s: put back after each time that it "
+                "is made or reset", " and ".join(others),
+                extra={"once": "an environment takes the output"},
+            )  # fmt: skip
         taken = [
             each.name for each, handler, action in self._before if _put_back(each, handler, action)
         ]
@@ -104,6 +126,69 @@ def _put_back(number: int, handler: Any, action: bytes) -> bool:
     if not is_same_in_c:
         _LIBC.sigaction(int(number), action, None)
     return not (is_same_in_python and is_same_in_c)
+
+
+class _Logs(NamedTuple):
+    """What keeps logs from being written: `logging.config` disables all loggers that it meets."""
+
+    is_disabled: bool
+    disabled_up_to: int
+
+    @classmethod
+    def now(cls) -> _Logs:
+        """As logging is now."""
+        return cls(LOGGER.disabled, logging.root.manager.disable)
+
+    def put_back(self) -> None:
+        """Have logging so again."""
+        LOGGER.disabled = self.is_disabled
+        if logging.root.manager.disable != self.disabled_up_to:
+            logging.disable(self.disabled_up_to)
+
+
+_OUTPUT = (("stdout", 1), ("stderr", 2))
+
+
+class _Output(NamedTuple):
+    """Where standard output, or standard error, goes: Python's stream, and a copy of C's."""
+
+    name: str
+    number: int
+    stream: Any
+    copy: int | None
+
+    @classmethod
+    def now(cls, name: str, number: int) -> _Output:
+        """Where it goes now."""
+        copy = None
+        with contextlib.suppress(OSError):  # it is closed, or no file can be opened
+            copy = os.dup(number)
+        return cls(name, number, getattr(sys, name), copy)
+
+    def put_back(self) -> bool:
+        """Put it back; returns whether it went elsewhere."""
+        is_same = getattr(sys, self.name) is self.stream
+        if not is_same:
+            setattr(sys, self.name, self.stream)
+        if self.copy is not None:
+            if not _are_one_file(self.number, self.copy) and _is_read(self.copy):
+                os.dup2(self.copy, self.number)
+                is_same = False
+            os.close(self.copy)
+        return not is_same
+
+
+def _are_one_file(number: int, copy: int) -> bool:
+    with contextlib.suppress(OSError):  # it was closed
+        return os.path.samestat(os.fstat(number), os.fstat(copy))
+    return False
+
+
+def _is_read(number: int) -> bool:
+    """Returns False where nobody reads a pipe, or a terminal has gone: we forget such output."""
+    poll = select.poll()
+    poll.register(number, 0)  # errors alone
+    return not poll.poll(0)
 
 
 @contextlib.contextmanager
@@ -208,13 +293,15 @@ _IN_USE = threading.Lock()
 def in_their_modes(function: Callable[[*Ts], T], *args: *Ts) -> T:
     """Call what calls environments: in it modes are as they have set them, afterwards as before.
 
-    Numpy's errors; and torch's gradients, dtype and device of new tensors, and threads: a process
-    has one of each, as has a library that sets one when it is imported, and an environment may need
-    it in every step. Within another such call, of an environment that steps environments itself,
-    and while another thread is in one, it is just called.
+    Logging is as before. Modes are numpy's errors; and torch's gradients, dtype and device of new
+    tensors, and threads: a process has one of each, as has a library that sets one when it is
+    imported, and an environment may need it in every step. Within another such call, of an
+    environment that steps environments itself, and while another thread is in one, it is just
+    called.
     """
     if not _IN_USE.acquire(False):
         return function(*args)
+    logs = _Logs.now()
     try:
         before = _modes_of_torch()
         if _TORCH_OF_ENVS:
@@ -231,6 +318,7 @@ def in_their_modes(function: Callable[[*Ts], T], *args: *Ts) -> T:
             if _TORCH_OF_ENVS or theirs != before:
                 _keep_modes_of_torch(theirs, before)
     finally:
+        logs.put_back()
         _IN_USE.release()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -11,16 +12,64 @@ _LARGEST = 0x7FFFFFFF
 _ACTIONS = 0x7FFF0000  # spawn key of random actions, far from those that spawn() counts up
 
 
+class EpisodePlaces:
+    """Which episodes each environment plays, of those that all together have to: 0, 1, 2, ...
+
+    An environment has the one at its own number, and each that follows after as many as there are
+    environments. What one that is retired has left goes to others.
+
+    Args:
+        env_num: environments.
+
+    Attributes:
+        now: of each environment the place of its running episode.
+    """
+
+    def __init__(self, env_num: int) -> None:
+        self._env_num = env_num
+        self.restart()
+
+    def restart(self) -> None:
+        """All begin anew."""
+        self.now = list(range(self._env_num))
+        self._own = [0] * self._env_num  # of its own episodes, how many each has begun
+        self._taken_over: list[deque[int]] = [deque() for _ in self.now]
+
+    def following(self, env: int) -> int:
+        """Returns the place of an environment's next episode."""
+        if self._taken_over[env]:
+            return self._taken_over[env][0]
+        return self._own[env] * self._env_num + env
+
+    def begin(self, env: int) -> None:
+        """An environment begins its next episode."""
+        self.now[env] = self.following(env)
+        if self._taken_over[env]:
+            self._taken_over[env].popleft()
+        else:
+            self._own[env] += 1
+
+    def hand_over(self, env: int, others: Sequence[int]) -> None:
+        """Have others play an environment's running episode, and those after it; one each."""
+        for other in others:
+            self._taken_over[other].append(self.now[env])
+            self.begin(env)
+
+
 class SeedStreams:
     """Seeds for resets; an environment's next one depends only on how often it was reset.
 
     Args:
         sequence: all seeds come from it.
         env_num: environments.
+
+    Attributes:
+        places: of the episodes that begin by these seeds.
     """
 
     def __init__(self, sequence: np.random.SeedSequence, env_num: int) -> None:
         self._env_num, self._none = env_num, [None] * env_num
+        self.places = EpisodePlaces(env_num)
         self._root = sequence
         self._given: dict[int, np.random.SeedSequence] = {}  # own ones of some environments
         self._streams = sequence.spawn(0)
@@ -52,6 +101,9 @@ class SeedStreams:
 
     def all(self) -> list[int]:
         """Returns a seed for each environment; each call returns others, unless they are fixed."""
+        self.places.restart()
+        for env in range(self._env_num):
+            self.places.begin(env)
         if self._fixed is not None:
             return list(self._fixed)
         parent = self._root.spawn(1)[0]
@@ -68,6 +120,11 @@ class SeedStreams:
         """Returns the next seed of an environment that is reset or created by itself."""
         if not self._streams:  # seeded, and not all reset since
             self.all()
+        self.places.begin(env)
+        return self.again(env)
+
+    def again(self, env: int) -> int:
+        """Returns a seed for an episode in the place of the last one, in which it has failed."""
         return self._next(env) if self._fixed is None else self._fixed[env]
 
     def following(self) -> Sequence[int | None]:
@@ -76,6 +133,17 @@ class SeedStreams:
 
     def took(self, envs: Iterable[int]) -> None:
         """Some environments have begun their next episode, by `following`."""
+        for env in envs:
+            self.places.begin(env)
+
+    def hand_over(self, env: int, others: Sequence[int]) -> None:
+        """Have others play the running episode of one that is retired, and those after it.
+
+        Args:
+            env: which is retired.
+            others: who plays each of these episodes, in order.
+        """
+        self.places.hand_over(env, others)
 
     def actions(self) -> int:
         """Returns a seed for random actions; takes nothing from the streams."""
@@ -113,23 +181,26 @@ class ScenarioSeeds(SeedStreams):
         super().__init__(sequence, env_num)
         self._seeds, self._in_order = seeds, in_order
         self._rngs = [np.random.default_rng(each) for each in sequence.spawn(env_num)]
-        self._begun = [0] * env_num  # episodes of each environment
         self._left: list[list[int]] = [[] for _ in range(env_num)]  # of the set, newest last
-        self._following: list[int] = []
+        self._following = [0] * env_num
         self._advance(range(env_num))
 
     def all(self) -> list[int]:
         """Returns a seed for each environment."""
+        self.places.restart()
         if self._in_order:
-            self._begun = [0] * len(self._begun)
-            self._advance(range(len(self._begun)))
-        return [self.one(env) for env in range(len(self._begun))]
+            self._advance(range(self._env_num))
+        return [self.one(env) for env in range(self._env_num)]
 
     def one(self, env: int) -> int:
         """Returns the next seed of an environment."""
         seed = self._following[env]
         self.took([env])
         return seed
+
+    def again(self, env: int) -> int:
+        """See `SeedStreams.again`; where all are played in order, it is the same one."""
+        return self._at(self.places.now[env]) if self._in_order else self.one(env)
 
     def following(self) -> Sequence[int]:
         """Returns the seed of each environment's next episode."""
@@ -138,18 +209,24 @@ class ScenarioSeeds(SeedStreams):
     def took(self, envs: Iterable[int]) -> None:
         """Some environments have begun their next episode."""
         for env in envs:
-            self._begun[env] += 1
+            self.places.begin(env)
             self._advance([env])
+
+    def hand_over(self, env: int, others: Sequence[int]) -> None:
+        """See `SeedStreams.hand_over`."""
+        super().hand_over(env, others)
+        if self._in_order:
+            self._advance(others)
 
     def _advance(self, envs: Iterable[int]) -> None:
         """Set the next seeds of some environments."""
-        count = len(self._begun)
-        self._following = self._following or [0] * count
         for env in envs:
             if self._in_order:
-                place = (self._begun[env] * count + env) % len(self._seeds)
-                self._following[env] = self._seeds[place]
+                self._following[env] = self._at(self.places.following(env))
                 continue
             if not self._left[env]:
                 self._left[env] = self._rngs[env].permutation(self._seeds).tolist()
             self._following[env] = self._left[env].pop()
+
+    def _at(self, place: int) -> int:
+        return self._seeds[place % len(self._seeds)]

@@ -27,7 +27,7 @@ from gymnasium import spaces
 from hpcdi.config.env import PettingZooConfig, TeamEnvConfig
 from hpcdi.env.base import EnvType
 from hpcdi.env.contract import MaskLayout, children_of, split_mask
-from hpcdi.env.pettingzoo import PettingZooEnv, TurnBattle
+from hpcdi.env.pettingzoo import TurnBattle, made_battle
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK
 
@@ -46,13 +46,13 @@ class TeamEnv(EnvType):
         Raises:
             ConfigError: it is not installed, or does not exist; or its players act in turns.
         """
-        battle = PettingZooEnv.make_single(
+        battle = made_battle(
             PettingZooConfig(import_names=cfg.import_names, env_id=cfg.env_id, kwargs=cfg.kwargs)
         )
         if isinstance(battle, TurnBattle):
             message = (
-                f"{cfg.env_id} is played in turns, and a team acts at once: use env.type: "
-                "pettingzoo, or a function of yours with pettingzoo.utils.aec_to_parallel"
+                f"{cfg.env_id} is played in turns, and a team acts at once: "
+                "use env.type: pettingzoo"
             )
             raise ConfigError([Problem("env.env_id", message)])
         return Team(battle)

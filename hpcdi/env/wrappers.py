@@ -102,18 +102,21 @@ class RepeatAction(gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         env: what happens in between is not seen.
         times: steps of `env` for one action; fewer where the episode ends.
+
+    Attributes:
+        times: see there.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], times: int) -> None:
         super().__init__(env)
         if times < 1:
             raise ValueError(f"an action is taken at least once, not {times} times")
-        self._times = times
+        self.times = times
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """The last observation, and the sum of rewards."""
         total = 0.0
-        for _ in range(self._times):
+        for _ in range(self.times):
             observation, reward, terminated, truncated, info = self.env.step(action)
             total += number_of(reward)
             if truth_of(terminated, "terminated") or truth_of(truncated, "truncated"):
@@ -215,6 +218,20 @@ def rewarded(env: object, rewards: Any) -> Any:
         each = [number_of(wrapper.reward(reward)) for reward in np.ravel(rewards).tolist()]
         rewards = np.reshape(each, np.shape(rewards))
     return rewards
+
+
+def sums_rewards(env: object) -> bool:
+    """Decides whether rewards of an environment are sums that its `compute_reward` cannot know.
+
+    Whether a wrapper of the user's around `RepeatAction` rewards anew, only its rewards show.
+    """
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, RepeatAction):
+            return env.times > 1
+        if type(env).__module__.partition(".")[0] not in ("gymnasium", "hpcdi"):
+            return False
+        env = env.env
+    return False
 
 
 class ScaleReward(gymnasium.RewardWrapper[Any, Any]):

@@ -303,7 +303,7 @@ class BattleAgent:
             ended.append(Episodes(np.array([first]), mean_return, length, [info]))
             rows = np.arange(env, len(self.learns), self._env_num)
             is_recorded = (step.live & self.learns)[rows]
-            results = _results(game.names, team_returns, team)
+            results = _results(game.names, team_returns, team, self._rng)
             if len(results) >= MOST_PAIRS:  # too many for one block: they go with several items
                 carrier = int(rows[~is_recorded][0])  # there is one: not all are the learner
             else:
@@ -397,28 +397,36 @@ def _mean_info(infos: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(numbers) / len(numbers) for name, numbers in stated.items()}
 
 
-def _results(names: Sequence[str], returns: Sequence[float], team: int) -> list[GameCounts]:
+def _results(
+    names: Sequence[str], returns: Sequence[float], team: int, rng: np.random.Generator
+) -> list[GameCounts]:
     """Returns the result of a game between each two different players, by their teams' returns.
 
-    Where one player is all teams, its result is that of the first team against the last; a game of
-    one team has no result.
+    Where players are several teams, it is that of a team of each, drawn of all such pairs: it is
+    one game, and neither a team, nor who is more teams, has an advantage. Where one player is all
+    teams, its result is that of the first team against the last; a game of one team has no result.
 
     Args:
         names: the player of each team.
         returns: mean return of each team.
         team: number of the learner's team.
+        rng: draws the teams.
     """
     if len(set(names)) == 1:
         name = names[team]
         return [_result(name, name, returns[0], returns[-1])] if len(names) > 1 else []
-    results: dict[tuple[str, str], GameCounts] = {}
+    met: dict[tuple[str, str], list[tuple[int, int]]] = {}  # the teams of each two players
     for i, one in enumerate(names):
         for j, other in enumerate(names[i + 1 :], i + 1):
-            if one != other:
-                pair = (one, other) if one < other else (other, one)
-                result = (returns[i], returns[j]) if one < other else (returns[j], returns[i])
-                results.setdefault(pair, _result(*pair, *result))
-    return list(results.values())
+            if one < other:
+                met.setdefault((one, other), []).append((i, j))
+            elif other < one:
+                met.setdefault((other, one), []).append((j, i))
+    results = []
+    for pair, teams in met.items():
+        i, j = teams[rng.integers(len(teams)) if len(teams) > 1 else 0]
+        results.append(_result(*pair, returns[i], returns[j]))
+    return results
 
 
 def _result(one: str, other: str, of_one: float, of_other: float) -> GameCounts:

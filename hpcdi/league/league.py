@@ -77,7 +77,7 @@ class Payoff:
         self._total: dict[tuple[str, str], Array] = {}  # wins, draws, losses of the first
         self._recent: dict[tuple[str, str], Array] = {}
 
-    def add(self, one: str, other: str, wins: int, draws: int, losses: int) -> None:
+    def add(self, one: str, other: str, wins: float, draws: float, losses: float) -> None:
         """Add games; wins and losses are those of `one`."""
         if one > other:
             one, other, wins, losses = other, one, losses, wins

@@ -225,6 +225,10 @@ class ReplayManager:
                 self.steps_admitted += piece.transitions if is_given else piece.env_steps
         return part.orders()
 
+    def is_unreadable(self, block_id: int) -> bool:
+        """Returns whether a learner failed to read a block that is read nowhere else."""
+        return block_id in self._unreadable
+
     @property
     def blocks_lost(self) -> int:
         """Blocks that a learner could not read; without those that died with their collectors."""

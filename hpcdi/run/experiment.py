@@ -50,6 +50,12 @@ _NO_JUDGE = (
     "have it, and here there is none: vectorised ones, such as EnvPool's, lack it; single ones "
     "(env.type: gymnasium, vectorization: sync) may have it, or be given it"
 )
+_SUMS = (
+    "cannot go with the wrapper RepeatAction, whose rewards are sums over steps in between, of "
+    "which compute_reward(achieved_goal, desired_goal, info) knows nothing: copies with other "
+    "goals would have rewards on another scale; have the environment repeat actions itself, and "
+    "reward by compute_reward once"
+)
 
 
 def load_experiment(
@@ -93,6 +99,8 @@ def load_experiment(
     hindsight = getattr(config.policy, "hindsight", HindsightConfig())
     if trains and hindsight.goals and not seen.judges_goals:
         raise ConfigError([Problem("policy.hindsight.goals", _NO_JUDGE)], path)
+    if trains and hindsight.goals and seen.sums_rewards:
+        raise ConfigError([Problem("policy.hindsight.goals", _SUMS)], path)
     if trains and (problems := list(_source_problems(config.policy, path))):
         raise ConfigError(problems, path)
     return Compiled(config, tuple(notes)), spaces

@@ -4,21 +4,24 @@ What is defined in a module has its name there. What a script defines is found b
 if that can be imported, which runs it once more: it must stand above ``if __name__ == "__main__":``
 then, and the start of the run below. All else, of a notebook, a prompt, or a function, is written
 by cloudpickle into a module beside the run: it and all that it uses of there, as they are now.
+
+An environment's id that one of these registers is found by its module, which registers it anew.
 """
 
 from __future__ import annotations
 
 import ast
 import base64
+import contextlib
 import importlib.machinery
 import sys
 import types
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcdi.errors import LaunchError
+from hpcdi.errors import ConfigError, LaunchError, Problem
 from hpcdi.store.disk_full import or_refuse
 
 _MAIN = "__main__"
@@ -61,6 +64,48 @@ def named(made: Callable[..., Any], folder: Callable[[], Path]) -> Named:
     return _written(made, folder)
 
 
+def registering(env_id: str, imported: Sequence[str], folders: Sequence[str]) -> Named | None:
+    """Returns the module by whose import other processes know an id of gymnasium.
+
+    None: they know it without; or nobody does, which who makes it says.
+
+    Args:
+        env_id: the id.
+        imported: modules that they import.
+        folders: that they look for modules in, besides.
+
+    Raises:
+        ConfigError: it is registered in this process alone.
+    """
+    from hpcdi.env.gymnasium import entry_of, first_that_registers
+
+    if ":" in env_id or (entry := entry_of(env_id)) is None:
+        return None
+    tried = [*_modules_from(*entry)]
+    places = [*folders, *(folder for each in tried for folder in each.folders)]
+    number = first_that_registers(env_id, imported, [each.name for each in tried], places)
+    if number is not None:
+        return tried[number] if number >= 0 else None
+    message = (
+        f"{env_id!r} is registered in this process alone, so that neither ranks nor `hpcdi eval` "
+        "and a resumed run would know it: give the class itself, or set env.import_names to the "
+        "module that registers it when it is imported"
+    )
+    raise ConfigError([Problem("env.env_id", message)])
+
+
+def _modules_from(module: str, name: str) -> Iterator[Named]:
+    """Yields what may register what a module defines: its packages, itself, and the script."""
+    if module not in (_MAIN, ""):
+        with contextlib.suppress(Exception):  # perhaps nobody has made one yet
+            importlib.import_module(module)
+        parts = module.split(".")
+        for depth in range(1, len(parts) + 1):
+            yield Named(".".join(parts[:depth]), _folder_of(module))
+    if (script := _script(name if module == _MAIN else "")) is not None:
+        yield script
+
+
 def _folder_of(module: str) -> tuple[str, ...]:
     """The folder that a module's package is in, where that is not installed."""
     top = sys.modules.get(module.partition(".")[0])
@@ -74,7 +119,7 @@ def _folder_of(module: str) -> tuple[str, ...]:
 def _script(name: str) -> Named | None:
     """Returns the script that runs, as a module, if others that import it have `name` of it.
 
-    None: it would train then, too; or another module is imported by its name.
+    "" is nothing of it. None: it would train then, too; or another module is imported by its name.
     """
     main = sys.modules[_MAIN]
     file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)  # pdb drops it
@@ -104,7 +149,7 @@ def _is_found_as(script: Path) -> bool:
 def _is_guarded(script: Path, name: str) -> bool:
     """Decides whether the script's line that runs now does not run when it is imported.
 
-    And what is defined by `name` is defined then.
+    And what is defined by `name`, if it has one, is defined then.
     """
     frame: types.FrameType | None = sys._getframe()
     line = 0
@@ -121,7 +166,7 @@ def _is_guarded(script: Path, name: str) -> bool:
     ]
     below = {getattr(each, "name", "") for guard in guards for each in ast.walk(guard)}
     runs_below = any(guard.lineno <= line <= (guard.end_lineno or 0) for guard in guards)
-    return runs_below and name not in below
+    return runs_below and not (name and name in below)
 
 
 def _written(made: Callable[..., Any], folder: Callable[[], Path]) -> Named:

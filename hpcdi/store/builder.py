@@ -83,7 +83,14 @@ class BlockBuilder:
         return self._used == 0
 
     def append(self, segment: Segment) -> list[Block]:
-        """Add a segment; returns the blocks that it fills.
+        """Add a segment; returns the blocks that it fills. See `fill`."""
+        return list(self.fill(segment))
+
+    def fill(self, segment: Segment) -> Iterator[Block]:
+        """Add a segment; yields each block that it fills before the next one is begun.
+
+        So blocks that are lent can be submitted one by one: there are never more of them that are
+        not under way to a shard yet.
 
         Raises:
             BufferContractError: the segment has other columns, views or tail rows than the first
@@ -97,7 +104,7 @@ class BlockBuilder:
         items = segment.items.copy()
         stops = np.append(items["item_start"][1:], segment.rows)
         items["item_id"] = list(itertools.islice(self._item_ids, len(items)))
-        first, full = 0, []
+        first = 0
         while first < len(items):
             start = int(items["item_start"][first])
             room = start + self._capacity - self._used
@@ -111,8 +118,7 @@ class BlockBuilder:
                     contents.add(segment, placed, slice(first, first + count))
                 first += count
             elif (block := self.seal()) is not None:
-                full.append(block)
-        return full
+                yield block
 
     def seal(self) -> Block | None:
         """The block as it is; None where it is empty."""

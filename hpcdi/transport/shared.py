@@ -24,7 +24,10 @@ from hpcdi.types import SHARED, Columns, ShardRef
 from hpcdi.utils.log import LOGGER
 
 _KEPT = 8
-"""Blocks that stay lent: more than the publisher has under way, so others lie in shards."""
+"""Blocks that stay lent: more than the publisher has under way, so others lie in shards.
+
+Each is submitted before the next is lent, see `hpcdi.store.builder.BlockBuilder.fill`.
+"""
 _MOST_KEPT, _MOST_KEPT_BYTES = 256, 1 << 27
 """That stay lent where they may not lie in shards, see `hpcdi.config.schema.blocks_are_stored`."""
 

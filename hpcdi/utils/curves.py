@@ -51,6 +51,10 @@ class CurveFile(Closing):
         """Add a point to a curve."""
         self._file.add(row_of(name, CurvePoint(int(step), time.time(), float(value))))
 
+    def write(self) -> None:
+        """Have the thread write all points so far."""
+        self._file.submit()
+
     def close(self) -> None:
         """Write all points and close the file. Idempotent."""
         self._file.close()

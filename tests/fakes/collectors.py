@@ -23,7 +23,6 @@ from hpcdi.worker import create_parallel_collector
 
 LENGTH = 5  # of an episode
 ENVS = 3
-ENVS = 3
 
 
 class ProbePolicy:

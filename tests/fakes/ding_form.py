@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -164,3 +165,12 @@ class Policy:
         self._net.load_state_dict(state["model"])
 
     _state_dict_eval, _load_state_dict_eval = _state_dict_collect, _load_state_dict_collect
+
+
+class Numbered(Env):
+    """Asks for its number and its folder."""
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        number = int(os.environ["HPCDI_ENV_INDEX"])
+        assert os.environ["HPCDI_ENV_FOLDER"].endswith(f"/{number:06d}")

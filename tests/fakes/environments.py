@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from hpcdi.env.toy import CountEnv
 
@@ -136,3 +139,107 @@ def stacked(base: str = "CartPole-v1") -> Any:
 
 
 gymnasium.register("hpcdi/Stacked-v0", entry_point="fakes.environments:stacked")
+
+
+class Speechless(Exception):
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+class Ending(CountEnv):
+    """Ends its process by an exception once it has made some steps, or when it is made or reset."""
+
+    def __init__(self, how: str, where: str) -> None:
+        super().__init__(9)
+        self._how, self._where = how, where
+        self._steps = self._resets = 0
+        self._end("make")
+
+    def _end(self, where: str) -> None:
+        if where == self._where:
+            if self._how == "exit":
+                sys.exit("licence lost")
+            if self._how == "cancel":
+                raise asyncio.CancelledError("licence lost")
+            if self._how == "speechless":
+                raise Speechless
+            raise KeyboardInterrupt("licence lost")
+
+    def reset(self, **given: Any) -> Any:
+        self._resets += 1
+        if self._resets > 1:
+            self._end("reset")
+        return super().reset(**given)
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if self._steps >= 2:
+            self._end("step")
+        return super().step(action)
+
+
+class Drawing(gymnasium.Env[Any, Any]):
+    """Observes what it draws from the process's generators, also when it is made."""
+
+    observation_space = spaces.Box(0, 1, (3,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._first = np.random.random()
+
+    def _drawn(self) -> Any:
+        return np.array([self._first, np.random.random(), random.random()])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self._drawn(), {}
+
+    def step(self, action: Any) -> Any:
+        return self._drawn(), 0.0, False, False, {}
+
+
+class Breaking(Drawing):
+    """Fails in each step."""
+
+    def step(self, action: Any) -> Any:
+        raise ValueError("broken")
+
+
+class LateEnv(CountEnv):
+    """Its steps take five milliseconds."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.005)
+        return super().step(action)
+
+
+class Drifts(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """From its third step on observations are not what the space says."""
+
+    def __init__(self, change: str) -> None:
+        super().__init__(CountEnv(9))
+        self._change, self._seen = change, 0
+
+    def observation(self, observation: Any) -> Any:
+        self._seen += 1
+        if self._seen <= 3:
+            return observation
+        if self._change == "NaN from the start":
+            return observation * np.nan
+        return {"longer": np.zeros(3, np.float32), "one": np.zeros(1, np.float32)}[self._change]
+
+
+class BadStart(CountEnv):
+    """Its second reset raises, or returns NaN."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(3)
+        self._how, self._resets = how, 0
+
+    def reset(self, **given: Any) -> Any:
+        observation, info = super().reset(**given)
+        self._resets += 1
+        if self._resets == 2 and self._how == "raises":
+            raise RuntimeError("not connected")
+        return observation * (np.nan if self._resets == 2 else 1), info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from hpcdi.replay.manager import ReplayManager
 from hpcdi.replay.monitor import Monitor
 from hpcdi.replay.partition import OnPolicyPartition, Partition
 from hpcdi.roles.coordinator.groups import EvaluationClock, Group, Groups, Learners
-from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, MAIN, ColumnSpec, Interval, ShardRef
+from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, MAIN, SHARED, ColumnSpec, Interval, ShardRef
 
 EVERY_5_S = Interval("seconds", 5.0)
 CAPACITY = 100
@@ -42,6 +43,13 @@ def block(block_id: int, lengths: Sequence[int], tail: int = 1, version: int = 0
     columns = (ColumnSpec("obs", "<f4", (rows, 4), 0), ColumnSpec("item_len", "<i4", (9,), 0))
     shard = ShardRef.of(f"data/{block_id}.h5", 1000, rows, block_id, columns)
     return BlockReady("task", block_id, shard, items, tail, 0.0)
+
+
+def lent(block_id: int, lengths: list[int]) -> BlockReady:
+    """A sealed block in its collector's memory."""
+    ready = block(block_id, lengths)
+    shard = dataclasses.replace(ready.shard, path=f"{SHARED}/proc/1/fd/{block_id}#7", crc32=0)
+    return dataclasses.replace(ready, shard=shard, capacity=shard.rows)
 
 
 def make_buffer(name: str, **settings: Any) -> ReplayIndex:
@@ -85,6 +93,13 @@ def serve(
 
 def make_replay(**settings: Any) -> ReplayManager:
     return ReplayManager(lambda name: make_buffer(name, **settings), BLOCK_BYTES)
+
+
+def read_all(replay: ReplayManager, orders: list[tuple[int, AdmitBlock]]) -> None:
+    """Learners read what they are told to, and what they are told to read then."""
+    for rank, order in orders:
+        more = replay.admit(rank, admitted(order.block_id))
+        orders += [(rank, further) for further in more]
 
 
 def make_group(

@@ -15,6 +15,8 @@ from typing import Any
 
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
+from fakes.patience import stretched
+
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 SIZE = (1400, 1800)
 _OPTIONS = (
@@ -23,7 +25,6 @@ _OPTIONS = (
     f"--window-size={SIZE[0]},{SIZE[1]}", "--disable-background-networking",
 )  # fmt: skip
 _LISTENS = re.compile(r"DevTools listening on ws://([\d.:]+)/")
-_LONGEST_S = 90.0
 _ERRORS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
 
 
@@ -58,7 +59,7 @@ class Page:
 
     async def value_when(self, script: str, is_there: Callable[[Any], object] = bool) -> Any:
         """Returns an expression's value once it is as wanted."""
-        async with asyncio.timeout(_LONGEST_S):
+        async with asyncio.timeout(stretched(90.0)):
             while not is_there(value := await self.value(script)):
                 await asyncio.sleep(0.2)
         return value
@@ -71,7 +72,7 @@ class Page:
 
     async def until(self, is_there: Callable[[bytes], object], file: Path) -> None:
         """Take pictures until one is as wanted."""
-        async with asyncio.timeout(_LONGEST_S):
+        async with asyncio.timeout(stretched(90.0)):
             while not is_there(await self.picture(file)):
                 await asyncio.sleep(0.5)
 

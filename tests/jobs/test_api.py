@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from jobs import tensorboard
 
+from fakes.patience import stretched
+
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = """
 import gymnasium, numpy as np, hpcdi
@@ -81,8 +83,8 @@ print(run.reason, run.curve("detail/callbacks/level")[1][-1], run.policy.act(np.
 def test_a_script_trains_over_ranks(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True,
+        timeout=stretched(), env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
     )  # fmt: skip
     assert "3 ranks: 1 coordinator, 1 learner, 1 collector" in done.stdout, done.stderr
     said = done.stdout.splitlines()[-1]
@@ -97,7 +99,7 @@ def test_a_script_trains_over_ranks(tmp_path: Path) -> None:
 def runs_in_tensorboard(folder: Path) -> list[str]:
     """Names of the runs that a real TensorBoard lists, by its API."""
     with tensorboard(folder) as url:
-        deadline, runs, since = time.monotonic() + 60, [], math.inf
+        deadline, runs, since = time.monotonic() + stretched(60.0), [], math.inf
         while time.monotonic() < min(deadline, since + 2.0):  # for 2 s the same
             with urllib.request.urlopen(f"{url}data/runs") as answer:
                 now = json.load(answer)

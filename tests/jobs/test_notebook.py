@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from fakes.patience import stretched
+
 manager = pytest.importorskip("jupyter_client.manager")
 pytest.importorskip("ipykernel")
 
@@ -30,10 +32,10 @@ def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     kernel, client = manager.start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
 
     def run(code: str, interrupt_at: str = "") -> str:
-        said, until = [], time.monotonic() + 60
+        said, until = [], time.monotonic() + stretched(60.0)
         sent = client.execute(code)
         while time.monotonic() < until:
-            message = client.get_iopub_msg(timeout=60)
+            message = client.get_iopub_msg(timeout=until - time.monotonic())
             content = message["content"]
             if message["parent_header"].get("msg_id") != sent:
                 continue

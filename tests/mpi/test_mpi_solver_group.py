@@ -71,6 +71,17 @@ def test_a_class_with_other_spaces_than_the_run_s_is_refused_on_both_sides() -> 
     assert received(WORLD_TAG).lines["spaces"] == "0a0b0c0d"
 
 
+def test_a_pair_that_is_never_made_costs_its_ranks_alone() -> None:
+    """The collector waited for it until start_timeout."""
+    group = SolverGroup(SolverPlace(3, (), OWN), Sizes())
+    group._pairing = Mock(take=lambda: None, taken_s=29.0)
+    assert not group.meet()
+    group._pairing.taken_s = 31.0
+    with pytest.raises(SolverLost, match="its communicator was not made within 30 s"):
+        group.meet()
+    assert group.state is State.LOST
+
+
 def test_a_coupled_program_that_has_ended_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

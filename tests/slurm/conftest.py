@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from slurm_jobs import TOOL, Cluster, job_variables
 
+from fakes.patience import stretched
+
 DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch")
 ACCOUNTING = ("slurmdbd", "mariadbd", "sacct")
 SEARCHED = "/usr/sbin:/sbin:/usr/local/sbin"
@@ -34,12 +36,13 @@ def cluster() -> Iterator[Cluster]:
     options = ["--accounting"] if has_accounting else []
     # the daemons inherit files: a pipe would never be read to its end
     with (folder.parent / f"{folder.name}.log").open("w+") as log:
-        up = subprocess.run([TOOL, "up", folder, *options], stdout=log, stderr=log, timeout=120)
+        command = [TOOL, "up", folder, *options]
+        up = subprocess.run(command, stdout=log, stderr=log, timeout=stretched())
         log.seek(0)
         said = log.read()
     try:
         assert up.returncode == 0, said
         yield Cluster(folder, job_variables(folder), has_accounting)
     finally:
-        subprocess.run([TOOL, "down", folder, "--remove"], timeout=120, check=False)
+        subprocess.run([TOOL, "down", folder, "--remove"], timeout=stretched(), check=False)
         Path(log.name).unlink()

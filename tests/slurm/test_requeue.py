@@ -16,6 +16,7 @@ SCRIPT = ROOT / "slurm" / "train_cpu.sbatch"
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=2")
 
 
+@pytest.mark.early
 def test_a_time_limit(cluster: Cluster, tmp_path: Path) -> None:
     """Of two minutes; Slurm's own signal does no harm."""
     options = (*TWO_NODES, "--nodelist=node[3-4]", "--time=2", "--signal=CONT@1")
@@ -75,6 +76,7 @@ def test_a_cancelled_job_does_not_come_back(cluster: Cluster, tmp_path: Path) ->
     assert "will resume" not in cluster.hpcdi("status", job.run_dir, code=None)
 
 
+@pytest.mark.early
 def test_a_lost_node(cluster: Cluster, tmp_path: Path) -> None:
     """The plug is pulled under collectors of an srun; the job goes on on nodes that are there."""
     settings = solved_after(1, tmp_path, seen := tmp_path / "seen")
@@ -96,6 +98,7 @@ def test_a_lost_node(cluster: Cluster, tmp_path: Path) -> None:
     assert lost not in {place["host"] for place in job.run["placement"]}
 
 
+@pytest.mark.early
 def test_mpirun_and_its_lost_node(cluster: Cluster, tmp_path: Path) -> None:
     """One world over two nodes by mpirun, whose exit code says nothing of a node that is lost.
 

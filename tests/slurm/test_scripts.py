@@ -79,6 +79,7 @@ def test_the_wrong_pmi_plugin_is_named(cluster: Cluster, tmp_path: Path) -> None
     assert "the run has not begun (exit code " in said  # 2, or 143 where srun was faster
 
 
+@pytest.mark.early
 def test_environments_that_are_mpi_programs(cluster: Cluster, tmp_path: Path) -> None:
     """hpcdi's own ranks on one node, two groups of two on the other; a killed rank: it resumes."""
     job = cluster.sbatch(

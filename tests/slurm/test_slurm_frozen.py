@@ -12,7 +12,7 @@ from slurm_jobs import CARTPOLE, ROOT, Cluster, Job, check_gone_on, solved_after
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.early]
 
 SCRIPT = ROOT / "slurm" / "train_cpu.sbatch"
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=2")

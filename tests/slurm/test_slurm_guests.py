@@ -11,7 +11,7 @@ from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import survey
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.early]
 
 
 def stored_steps(run_dir: Path) -> int:

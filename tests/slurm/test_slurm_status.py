@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from slurm_jobs import CARTPOLE, Cluster
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.early]
 
 
 def test_a_job_that_lost_a_node_waits_and_cancelled_it_is_dead(

@@ -36,6 +36,7 @@ def on_queue(cluster: Cluster, job: str) -> bool:
     return bool(cluster.run("squeue", "--noheader", "--jobs", job, code=None).strip())
 
 
+@pytest.mark.early
 def test_the_run_that_failed_is_submitted_again_alone(planted: Cluster, tmp_path: Path) -> None:
     root = tmp_path / "sweep"
     (tmp_path / "planted").write_text("002")
@@ -72,6 +73,7 @@ def test_the_run_that_failed_is_submitted_again_alone(planted: Cluster, tmp_path
     assert (found["run"], found["state"]) == (str(root / "002"), "done")
 
 
+@pytest.mark.early
 def test_a_packed_sweep_goes_on_when_its_job_is_requeued(cluster: Cluster, tmp_path: Path) -> None:
     root = tmp_path / "sweep"
     said = cluster.hpcdi(

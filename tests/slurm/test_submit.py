@@ -23,6 +23,7 @@ def submitit_state(job: Job) -> str:
     return next(line for line in said.splitlines() if line.isupper())  # it warns, too
 
 
+@pytest.mark.early
 def test_a_run_from_its_submission_to_its_end(cluster: Cluster, tmp_path: Path) -> None:
     """It waits, runs, is requeued from outside, goes on and ends: told rightly all the time."""
     # without accounting `sacct` refuses, and submitit knows nothing

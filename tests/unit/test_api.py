@@ -6,19 +6,21 @@ import contextlib
 import importlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 import hpcdi
 from fakes.interrupting_env import SMALL, Walk
 from fakes.named_masks import LEGAL, Named, Nameless
+from fakes.processes import python
+from fakes.serial_runs import LIMIT
 from hpcdi import api
 from hpcdi.cli import main
 from hpcdi.config.compiled import compile_config, repeats_as
@@ -42,6 +44,11 @@ HERE = np.array([0.0], np.float32)
 
 def small(env: Any = Walk, **others: Any) -> hpcdi.Run:
     return hpcdi.train(env, "ppo", **{"settings": SMALL, "max_env_step": 128, **others})
+
+
+def as_this_process() -> dict[str, str]:
+    """Variables by which another one finds the same modules."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def test_a_class_is_trained_and_acts(
@@ -106,10 +113,7 @@ def test_a_function_is_written_into_the_run_folder(tmp_path: Path) -> None:
         small(make, run_dir=run.folder)
     assert len(list((run.folder / "code").iterdir())) == 1
     script = f"import hpcdi; print(hpcdi.load({str(run.folder)!r}).make_env().unwrapped._length)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    done = python("-c", script, env=as_this_process())
     assert (done.stdout, done.stderr) == ("3\n", "")
 
 
@@ -142,23 +146,29 @@ def test_masks_are_heard(kept: Callable[[str], Path]) -> None:
         assert policy.act({"observation": board, "action_mask": mask}) == place
 
 
-@pytest.mark.parametrize("where", ["info", "legal", "action_mask"])
-def test_masks_are_heard_as_the_environment_returns_them(where: str) -> None:
-    """By name, and under the key that env.action_mask names."""
-    cfg = {
-        "type": "gymnasium", "env_id": "fakes.named_masks:Named", "kwargs": {"where": where},
-        "action_mask": "" if where == "action_mask" else where,
-    }  # fmt: skip
+def choosing(env: str, where: str, mask: str, chosen: Any) -> tuple[Any, list[Any]]:
+    """A policy that always takes the same action, and the masks that it has heard."""
+    kwargs = {"where": where}
+    cfg = {"type": "gymnasium", "env_id": env, "kwargs": kwargs, "action_mask": mask}
     config = SimpleNamespace(env=get_env_cls(cfg).parse_config(cfg))
     heard: list[Any] = []
 
-    def act(columns: Any, _settings: Any) -> Any:
+    def choose(columns: Any, _settings: Any) -> Any:
         heard.append(columns["action_mask"][0].tolist())
-        return {"action/attack": np.array([1]), "action/move": np.array([2])}
+        return chosen
 
     policy = hpcdi.Policy.__new__(hpcdi.Policy)
     policy._loaded = SimpleNamespace(config=config)  # type: ignore[assignment]
-    policy.__dict__ |= {"_actor": SimpleNamespace(act=act), "_team": None}
+    policy.__dict__ |= {"_actor": SimpleNamespace(act=choose), "_team": None}
+    return policy, heard
+
+
+@pytest.mark.parametrize("where", ["info", "legal", "action_mask"])
+def test_masks_are_heard_as_the_environment_returns_them(where: str) -> None:
+    """By name, and under the key that env.action_mask names."""
+    mask = "" if where == "action_mask" else where
+    chosen = {"action/attack": np.array([1]), "action/move": np.array([2])}
+    policy, heard = choosing("fakes.named_masks:Named", where, mask, chosen)
     observation, info = Named(where).reset()
     assert policy.act(observation, mask=info.get("action_mask")) == {"attack": 1, "move": 2}
     wrapped, _ = policy.make_env().reset(seed=0)
@@ -172,20 +182,8 @@ def test_masks_are_heard_as_the_environment_returns_them(where: str) -> None:
 
 def test_masks_by_any_name_are_heard_where_the_action_has_none() -> None:
     """Under the key that env.action_mask names; they go by the order of their own space."""
-    cfg = {
-        "type": "gymnasium", "env_id": "fakes.named_masks:Nameless", "kwargs": {"where": "legal"},
-        "action_mask": "legal",
-    }  # fmt: skip
-    heard: list[Any] = []
-
-    def act(columns: Any, _settings: Any) -> Any:
-        heard.append(columns["action_mask"][0].tolist())
-        return {"action": np.array([[2, 1]])}
-
-    policy = hpcdi.Policy.__new__(hpcdi.Policy)
-    config = SimpleNamespace(env=get_env_cls(cfg).parse_config(cfg))
-    policy._loaded = SimpleNamespace(config=config)  # type: ignore[assignment]
-    policy.__dict__ |= {"_actor": SimpleNamespace(act=act), "_team": None}
+    chosen = {"action": np.array([[2, 1]])}
+    policy, heard = choosing("fakes.named_masks:Nameless", "legal", "legal", chosen)
     assert policy.act(Nameless("legal").reset()[0]).tolist() == [2, 1]
     policy.act(policy.make_env().reset(seed=0)[0])
     assert heard == [[True, False, True, False, True]] * 2
@@ -300,18 +298,14 @@ def test_a_class_of_a_script_is_found(tmp_path: Path, guard: str, file: str, sai
     script = SCRIPT.format(guard)
     if file != "-":
         (tmp_path / file).write_text(script)
-    done = subprocess.run(
-        [sys.executable, "-P", file], cwd=tmp_path, capture_output=True, text=True, input=script
-    )
+    done = python("-P", file, cwd=tmp_path, input=script)
     assert done.stdout.startswith(said.format(tmp_path)), done.stderr
 
 
 def test_what_a_script_defines_below_its_guard_is_written(tmp_path: Path) -> None:
     """Who imports the script does not define it."""
     (tmp_path / "mine.py").write_text(BELOW)
-    done = subprocess.run(
-        [sys.executable, "-P", "mine.py"], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = python("-P", "mine.py", cwd=tmp_path)
     assert done.stdout.startswith("own_"), done.stderr
 
 
@@ -319,9 +313,7 @@ def test_a_module_of_a_package_that_runs_as_the_script_is_imported_as_one(tmp_pa
     package = tmp_path / "folder" / "package"
     package.mkdir(parents=True)
     (package / "train.py").write_text(SCRIPT.format('if __name__ == "__main__":\n    '))
-    done = subprocess.run(
-        [sys.executable, "-m", "package.train"], cwd=package.parent, capture_output=True, text=True
-    )
+    done = python("-m", "package.train", cwd=package.parent)
     assert done.stdout.split() == ["package.train:Mine", f"('{package.parent}',)"], done.stderr
 
 
@@ -340,10 +332,100 @@ def test_a_script_that_nobody_can_import_is_written(tmp_path: Path, how: list[st
     (tmp_path / "folder").mkdir()
     for file in ("folder/__main__.py", "mine.py"):
         (tmp_path / file).write_text(SCRIPT.format('if __name__ == "__main__":\n    '))
-    done = subprocess.run(
-        [sys.executable, *how], cwd=tmp_path, capture_output=True, text=True, input="q"
-    )
+    done = python(*how, cwd=tmp_path, input="q")
     assert done.stdout.startswith("own_"), (done.stdout, done.stderr)
+
+
+REGISTERS = """
+import gymnasium
+import hpcdi
+from hpcdi.api import _registration
+
+class Mine: ...
+
+{registers}
+{guard}print(_registration({{"env.env_id": "Mine-v0"}}, []) or "known")
+"""
+GUARD = 'if __name__ == "__main__":\n    '
+MINE = 'gymnasium.register("Mine-v0", entry_point=Mine)'
+OTHERS = 'gymnasium.register("Mine-v0", "gymnasium.envs.classic_control:CartPoleEnv")'
+VECTORS = 'gymnasium.register("Mine-v0", vector_entry_point=Mine)'
+
+
+@pytest.mark.parametrize(
+    ("registers", "guard", "file", "said"),
+    [
+        (MINE, GUARD, "mine.py", "['mine']"),
+        (VECTORS, GUARD, "mine.py", "['mine']"),
+        (MINE.replace("Mine)", '"__main__:Mine")'), GUARD, "mine.py", "['mine']"),
+        (OTHERS, GUARD, "mine.py", "['mine']"),
+        ("from envs.walks import walk", GUARD, "mine.py", "['envs']"),
+        ("from envs.walks import walk", "", "mine.py", "['envs']"),
+        ("from envs.walks import walk", "", "-", "['envs']"),
+        (MINE, "", "mine.py", None),  # who imports it would train, too
+        (MINE, "", "-", None),
+        ("", f"{GUARD}{MINE}; ", "mine.py", None),
+        ("import envs.apart", GUARD, "mine.py", "['mine']"),  # which imports what registers
+        ("import envs.apart", "", "mine.py", None),
+    ],
+)
+def test_an_id_that_is_registered_here_is_known_elsewhere_or_refused(
+    tmp_path: Path, registers: str, guard: str, file: str, said: str | None
+) -> None:
+    """It trained in one process, and nobody could evaluate or resume the run; ranks failed."""
+    package = tmp_path / "envs"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import gymnasium\ngymnasium.register('Mine-v0', 'envs.walks:Walk')\n"
+    )
+    (package / "walks.py").write_text("walk = 1\n")
+    if "apart" in registers:
+        (package / "__init__.py").write_text("")
+        (package / "apart.py").write_text(
+            "import gymnasium\ngymnasium.register('Mine-v0', 'envs.walks:Walk')\n"
+        )
+    script = REGISTERS.format(registers=registers, guard=guard)
+    if file != "-":
+        (tmp_path / file).write_text(script)
+    done = python(file, cwd=tmp_path, input=script)
+    if said is None:
+        assert "env.env_id: 'Mine-v0' is registered in this process alone" in done.stderr
+    else:
+        assert f"{{'env.import_names': {said}, " in done.stdout, done.stderr
+        assert f"'system.import_path': ['{tmp_path}']" in done.stdout
+
+
+def test_ids_that_others_know_are_left_as_they_are() -> None:
+    known = {"env.env_id": "CartPole-v1"}, {"env.env_id": "CartPole"}, {"env.env_id": "own:Class"}
+    unknown = {"env.env_id": "Nobody-v0"}, {"env.env_id": "a:Nobody-v0"}, {"env.env_id": 3}, {}
+    others = {"env.env_id": "CartPole-v1", "env.type": "envpool"}
+    for settings in (*known, *unknown, others):
+        assert api._registration(settings, []) == {}
+
+
+def test_a_run_of_an_id_of_a_script_is_evaluated_and_resumed(tmp_path: Path) -> None:
+    registers = "gymnasium.register('Mine-v0', 'fakes.interrupting_env:Walk')"
+    train = f"hpcdi.train('Mine-v0', 'ppo', settings={SMALL}, max_env_step=64, run_dir='run')"
+    (tmp_path / "mine.py").write_text(f"import gymnasium, hpcdi\n{registers}\n{GUARD}{train}\n")
+    elsewhere = as_this_process()
+    done = python("mine.py", cwd=tmp_path, env=elsewhere)
+    assert done.returncode == 0, done.stderr
+    commands = ["eval", "run", "--episodes", "1"], ["serial", "--resume", "run"]
+    for words in ([*commands[0]], [*commands[1], f"{LIMIT}.max_env_step=96"]):
+        done = python("-m", "hpcdi", *words, cwd=tmp_path, env=elsewhere)
+        assert done.returncode == 0, done.stderr
+
+
+def test_an_experiments_file_names_an_id_of_the_script(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("exp_name: x\nenv: {type: gymnasium, env_id: Mine-v0}\npolicy: {type: ppo}\n")
+    gymnasium.register("Mine-v0", lambda: Walk())
+    try:
+        with pytest.raises(ConfigError, match="'Mine-v0' is registered in this process alone"):
+            hpcdi.train(str(file), max_env_step=64, run_dir=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    finally:
+        gymnasium.registry.pop("Mine-v0")
 
 
 def test_numbers_among_the_keys_of_an_environments_arguments_stay_numbers() -> None:
@@ -457,10 +539,7 @@ def test_a_run_that_was_moved_takes_its_code_along(tmp_path: Path) -> None:
     name = read_mapping(moved / "config.yaml")["env"]["env_id"]
     module, file = name.partition(":")[0], str(moved / "config.yaml")
     code = f"from hpcdi.config.load import load; load({file!r}); import {module}"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    done = python("-P", "-c", code, env=as_this_process())
     assert done.returncode == 0, done.stderr
 
 
@@ -535,8 +614,6 @@ class _NoFolder(api._CodeFolder):
 
 
 def test_a_run_without_curves_says_so(tmp_path: Path) -> None:
-    run = small(run_dir=tmp_path / "run")
-    for file in RunLayout(run.folder).curve_files():
-        file.unlink()
+    RunLayout(tmp_path).run_file.write_text('{"state": "running"}')
     with pytest.raises(KeyError, match="the run has none yet"):
-        run.curve("loss")
+        hpcdi.Run(tmp_path).curve("loss")

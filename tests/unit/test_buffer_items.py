@@ -127,27 +127,6 @@ def test_a_float_column_takes_integers_and_an_integer_column_no_floats() -> None
         buffer.push({"x": 2, "n": 2.5})
 
 
-def test_columns_and_items_are_the_same_data() -> None:
-    by_columns, by_items = advanced(), advanced()
-    images = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
-    ids = by_columns.push_columns(
-        {"obs/image": images, "n": np.arange(4)}, made_at=np.arange(4), priority=np.arange(4) + 1.0
-    )
-    assert ids == range(4)
-    by_items.push(
-        [
-            {"obs": {"image": images[n]}, "n": n, "collect_iter": n, "priority": n + 1.0}
-            for n in range(4)
-        ]
-    )
-    left, right = by_columns.sample(4, 9), by_items.sample(4, 9)
-    for a, b in zip(left, right, strict=True):
-        assert a["n"] == b["n"]
-        assert np.array_equal(a["obs"]["image"], b["obs"]["image"])
-        for key in ("replay_unique_id", "replay_buffer_idx", "priority", "staleness", "use", "IS"):
-            assert a[key] == b[key]
-
-
 def test_no_columns_of_no_items() -> None:
     buffer = advanced()
     assert buffer.push_columns({"row": np.zeros(0, np.int64)}, made_at=-1) == range(0)

@@ -6,13 +6,13 @@ import importlib
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fakes.processes import python
 from hpcdi.errors import SnapshotError
 
 TOOLS = Path(__file__).parent.parent.parent / "tools"
@@ -20,12 +20,10 @@ ITEMS = 1000
 
 
 def kill(kills: int, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, str(TOOLS / "kill_snapshots.py"), "--kills", str(kills), "--seed", "3"]
-    line += ["--items", str(ITEMS), "--folder", str(folder), *more]
+    line = [TOOLS / "kill_snapshots.py", "--kills", kills, "--seed", 3]
+    line += ["--items", ITEMS, "--folder", folder, *more]
     environment = {**os.environ, "PYTHONPATH": str(TOOLS.parent)}  # this checkout's hpcdi
-    return subprocess.run(
-        line, capture_output=True, text=True, timeout=60, check=False, env=environment
-    )
+    return python(*line, timeout=60, env=environment)
 
 
 @pytest.fixture

@@ -9,21 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.clock import Clock
 from hpcdi.errors import ConfigError
 from hpcdi.replay.limits import Limits, Traffic
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 WINDOW = 30
-
-
-class Clock:
-    """Seconds that pass when they are told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def control(low: float = 0.0, high: float = float("inf"), ratio: float = 1.0) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fakes.clock import Clock
 from hpcdi.replay.monitor import PeriodicThruput, Reports, SampledData
 from hpcdi.types import Array
 from hpcdi.utils.event_file import TensorBoardWriter
@@ -42,16 +43,6 @@ class Calls:
             {tag.partition("/")[2]: value for tag, value, at in self.made if at == step}
             for step in steps
         ]
-
-
-class Clock:
-    """Seconds that pass when they are told to."""
-
-    def __init__(self) -> None:
-        self.now = 500.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

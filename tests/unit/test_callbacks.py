@@ -49,6 +49,11 @@ def last() -> Counts:
     return next(one for one in reversed(Counts.seen) if one.calls)
 
 
+def config_of(*callbacks: str) -> Any:
+    types = [{"type": f"fakes.callbacks:{name}"} for name in callbacks]
+    return compile_config({"env": {"env_id": "CartPole-v1"}, "callbacks": types}).config
+
+
 def test_they_are_called_stop_the_run_and_are_resumed(tmp_path: Path) -> None:
     Counts.seen.clear()
     halves = {"type": Halves, "stop": 5}
@@ -89,7 +94,7 @@ def test_they_are_called_stop_the_run_and_are_resumed(tmp_path: Path) -> None:
 def test_what_one_has_set_gives_way_to_what_is_configured_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    config = compile_config({"env": {"env_id": "CartPole-v1"}}).config
+    config = config_of()
     model = {"obs_shape": 3, "action_shape": 2, "encoder_hidden_size_list": [8]}
 
     def learning(rate: float, **learn: Any) -> Callbacks:
@@ -133,12 +138,8 @@ def test_collectors_call_theirs_and_keep_their_state(tmp_path: Path) -> None:
 @pytest.fixture
 def of_user(tmp_path: Path) -> Iterator[OfUser]:
     """A collector's callback, `Rolls`; of rank 2."""
-    config = compile_config({
-        "env": {"env_id": "CartPole-v1"}, "callbacks": [{"type": "fakes.callbacks:Rolls"}],
-    }).config  # fmt: skip
-    place: Any = SimpleNamespace(
-        config=config, layout=RunLayout(tmp_path), link=SimpleNamespace(rank=2), restarts=0
-    )
+    link, config = SimpleNamespace(rank=2), config_of("Rolls")
+    place: Any = SimpleNamespace(config=config, layout=RunLayout(tmp_path), link=link, restarts=0)
     with OfUser(place, lambda _message: None) as made:
         made.begin()
         yield made
@@ -149,12 +150,8 @@ def test_a_learner_s_callbacks_see_all_numbers_of_a_log(
 ) -> None:
     seen: dict[str, float] = {}
     monkeypatch.setattr(Raises, "on_update", lambda _self, _context, scalars: seen.update(scalars))
-    config = compile_config({
-        "env": {"env_id": "CartPole-v1"}, "callbacks": [{"type": "fakes.callbacks:Raises"}],
-    }).config  # fmt: skip
-    place: Any = SimpleNamespace(
-        config=config, layout=RunLayout(tmp_path), link=SimpleNamespace(rank=1)
-    )
+    link, config = SimpleNamespace(rank=1), config_of("Raises")
+    place: Any = SimpleNamespace(config=config, layout=RunLayout(tmp_path), link=link)
     training: Any = SimpleNamespace(train_iter=1, env_steps=5, policy=None, monitor=None)
     log = {
         "a": np.float32(0.5), "b": np.int64(3), "c": np.array(2.0), "d": 1,
@@ -166,8 +163,7 @@ def test_a_learner_s_callbacks_see_all_numbers_of_a_log(
 
 
 def test_a_rank_s_own_curves_are_over_iterations_on_rank_0_too(tmp_path: Path) -> None:
-    config = compile_config({"env": {"env_id": "CartPole-v1"}}).config
-    context = Context(config, 0, "coordinator", tmp_path)
+    context = Context(config_of(), 0, "coordinator", tmp_path)
     context.env_steps = context.step = 500
     context.train_iter = 7
     with Callbacks(context, lambda _name, _value: None):
@@ -177,9 +173,7 @@ def test_a_rank_s_own_curves_are_over_iterations_on_rank_0_too(tmp_path: Path) -
 
 
 def test_tensors_that_numpy_has_no_type_for_are_logged(tmp_path: Path) -> None:
-    context = Context(
-        compile_config({"env": {"env_id": "CartPole-v1"}}).config, 1, "learner", tmp_path
-    )
+    context = Context(config_of(), 1, "learner", tmp_path)
     curves: list[tuple[str, float]] = []
     with Callbacks(context, lambda name, value: curves.append((name, value))):
         context.log("norm", torch.tensor(0.5, dtype=torch.bfloat16))
@@ -194,15 +188,12 @@ def test_tensors_that_numpy_has_no_type_for_are_logged(tmp_path: Path) -> None:
 def test_on_rank_0_points_are_where_the_run_s_curves_are(
     tmp_path: Path, *, over_iterations: bool, at: int
 ) -> None:
-    config = compile_config({
-        "env": {"env_id": "CartPole-v1"}, "callbacks": [{"type": "fakes.callbacks:Counts"}],
-    }).config  # fmt: skip
     groups = SimpleNamespace(env_steps=500, main=SimpleNamespace(train_iter=7))
     run: Any = SimpleNamespace(groups=groups, commander=None)
     curves = Curves()
     record = RunRecord(curves, over_iterations=over_iterations)
     evaluation = Evaluation(1.0, 0.0, 1.0, 1.0, 1, 1, 1)
-    with OfUserOnRank0(config, RunLayout(tmp_path), record, run) as made:
+    with OfUserOnRank0(config_of("Counts"), RunLayout(tmp_path), record, run) as made:
         made._call("on_episode", {"length": 1.0, "return": 1.0})
         made.observe(Evaluated(evaluation))
     assert curves.points == [("callbacks/episodes", 1.0, at)]
@@ -261,10 +252,7 @@ def test_a_state_comes_back_equal_whatever_file_has_kept_it(
     monkeypatch.setattr(Raises, "on_update", hpcdi.Callback.on_update)
     monkeypatch.setattr(Raises, "state_dict", lambda _: state)
     monkeypatch.setattr(Raises, "load_state_dict", lambda _, given: loaded.append(given))
-    config = compile_config({
-        "env": {"env_id": "CartPole-v1"}, "callbacks": [{"type": "fakes.callbacks:Raises"}],
-    }).config  # fmt: skip
-    ours = Callbacks(Context(config, 1, role, None), lambda _name, _value: None)
+    ours = Callbacks(Context(config_of("Raises"), 1, role, None), lambda _name, _value: None)
     file = tmp_path / "state"
     if role == "coordinator":
         save_state(file, "test", 1, {"callbacks": ours.state_dict()})
@@ -382,9 +370,20 @@ def test_early_stop_may_wait_for_a_rise(
     ],
 )  # fmt: skip
 def test_a_run_says_when_it_ends(
-    given: dict[str, Any], ends: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    given: dict[str, Any],
+    ends: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    class Begun(Exception): ...
+
+    def begin(*_: Any) -> None:
+        raise Begun
+
+    monkeypatch.setattr("hpcdi.run.serial._train", begin)
     others = {"callbacks": [{"type": Halves, "stop": 1}], **given}
     settings = {**SMALL, **others.pop("settings", {})}
-    hpcdi.train(Walk, "ppo", settings=settings, run_dir=tmp_path / "run", **others)
+    with pytest.raises(Begun):
+        hpcdi.train(Walk, "ppo", settings=settings, run_dir=tmp_path / "run", **others)
     assert f"  ends         {ends}" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import hpcdi
+from fakes.processes import python
 from hpcdi import cli
 from hpcdi.run import run_folder
 from hpcdi.utils.backoff import idle_threads_sleep, let_idle_threads_spin
@@ -105,26 +106,6 @@ def test_examples_with_a_policy_are_right_but_for_the_policy(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["eval", "run", "--episodes", "0"], "must be an integer from 1, not '0'"),
-        (["eval", "run", "--episodes", "many"], "must be an integer from 1, not 'many'"),
-        (["eval", "run", "--seed", "-1"], "argument --seed: "),
-        (["eval", "run", "--policy", "worst"], "argument --policy: invalid choice: 'worst'"),
-        (["eval"], "the following arguments are required: RUN|CHECKPOINT|FILE"),
-        (["export", "run", "--batch", "0"], "--batch: must be an integer from 1, not '0'"),
-        (["export", "run", "--batch", "all"], "--batch: must be an integer from 1, not 'all'"),
-        (["export", "run", "--format", "tf"], "argument --format/--to: invalid choice: 'tf'"),
-    ],
-)
-def test_options_of_eval_and_export(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
-    assert exits(*arguments) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert exits("--version") == 0
     assert capsys.readouterr().out == f"hpcdi {hpcdi.__version__}\n"
@@ -146,6 +127,14 @@ def test_without_arguments_it_says_what_there_is(capsys: pytest.CaptureFixture[s
         (["plan", CONFIG, "-n"], "-n/--ranks"),
         (["plan", CONFIG, "--run-dir", "x"], "--run-dir"),
         (["inspect", "--all", "x"], "--all"),
+        (["eval", "run", "--episodes", "0"], "must be an integer from 1, not '0'"),
+        (["eval", "run", "--episodes", "many"], "must be an integer from 1, not 'many'"),
+        (["eval", "run", "--seed", "-1"], "argument --seed: "),
+        (["eval", "run", "--policy", "worst"], "argument --policy: invalid choice: 'worst'"),
+        (["eval"], "the following arguments are required: RUN|CHECKPOINT|FILE"),
+        (["export", "run", "--batch", "0"], "--batch: must be an integer from 1, not '0'"),
+        (["export", "run", "--batch", "all"], "--batch: must be an integer from 1, not 'all'"),
+        (["export", "run", "--format", "tf"], "argument --format/--to: invalid choice: 'tf'"),
     ],
 )
 def test_what_is_not_understood(
@@ -309,14 +298,12 @@ def test_a_signal_while_a_command_imports(
     monkeypatch: pytest.MonkeyPatch, command: str, number: int, code: int, said: str
 ) -> None:
     monkeypatch.setenv("HPCDI_PREEMPT_SIGNAL", "ALRM")
-    words = [sys.executable, "-c", SIGNALLED, command, str(number)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = python("-c", SIGNALLED, command, int(number), timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
 def test_usr1_while_a_command_imports_ends_nothing() -> None:
-    words = [sys.executable, "-c", SIGNALLED, "train", str(int(signal.SIGUSR1))]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = python("-c", SIGNALLED, "train", int(signal.SIGUSR1), timeout=60)
     assert done.returncode == 2
     assert "most recent call first" in done.stderr
 
@@ -326,8 +313,7 @@ def test_a_preemption_signal_that_cannot_be_one_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("HPCDI_PREEMPT_SIGNAL", name)
-    words = [sys.executable, "-m", "hpcdi", "train", CONFIG]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = python("-m", "hpcdi", "train", CONFIG, timeout=60)
     assert done.returncode == 2
     assert f"HPCDI_PREEMPT_SIGNAL={name} is not a usable signal" in done.stderr
 
@@ -340,8 +326,7 @@ def test_a_run_s_handlers_take_the_place_of_early_ones_at_once() -> None:
         "flag = SignalFlag()\nflag.install()\nprint(signal.SIG_DFL in set_to)\nflag.remove()\n"
         "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
     )
-    words = [sys.executable, "-c", program]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = python("-c", program, timeout=60)
     assert done.stdout == "False\nTrue\n"
 
 
@@ -351,8 +336,7 @@ def test_a_command_that_has_begun_has_pythons_handler_again() -> None:
         "from hpcdi.__main__ import main\nprint(main(['status', '/none']))\n"
         "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     )
-    words = [sys.executable, "-c", program, "status"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = python("-c", program, "status", timeout=60)
     assert done.stdout == "2\nTrue\n"
 
 
@@ -364,8 +348,7 @@ def test_it_ends_though_a_thread_that_stays_holds_a_stream_of_c() -> None:
         "    libc.flockfile(ctypes.c_void_p.in_dll(libc, 'stdin'))\n    time.sleep(99)\n"
         "threading.Thread(target=stay).start()\ncli.main = lambda argv: 85\nsys.exit(main())"
     )
-    words = [sys.executable, "-c", program]
-    assert subprocess.run(words, timeout=20, check=False).returncode == 85
+    assert python("-c", program, timeout=20, capture_output=False).returncode == 85
 
 
 @pytest.mark.parametrize(
@@ -381,8 +364,7 @@ def test_it_ends_though_a_thread_of_an_environment_stays(stays: bool, said: str)
         "threading.Thread(target=wait, name='simulator').start()\ncli.main = lambda argv: 85\n"
         "sys.exit(main())"
     )
-    words = [sys.executable, "-c", program]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = python("-c", program, timeout=60)
     assert (done.returncode, done.stdout) == (85, "closed\n")
     assert said in done.stderr if said else not done.stderr
 
@@ -420,10 +402,8 @@ def test_a_plan_needs_neither_mpi_nor_torch(tmp_path: Path) -> None:
         f"code = main(['plan', {CONFIG!r}])\n"
         "print(code, *sorted({'mpi4py.MPI', 'torch'} & set(sys.modules)))\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    assert ended.stdout.splitlines()[-1] == "0"
+    ended = python("-c", code, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["0"])
     assert ended.stderr == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -465,10 +445,8 @@ def test_a_command_ends_in_a_line_where_nothing_more_can_be_written(
 def test_threads_of_a_run_leave_cores_to_a_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
-    command = [sys.executable, "-m", "hpcdi", "eval", "--help"]  # it imports torch
-    said = subprocess.run(
-        command, env={**os.environ, "OMP_DISPLAY_ENV": "verbose"}, capture_output=True, text=True
-    )
+    variables = {**os.environ, "OMP_DISPLAY_ENV": "verbose"}
+    said = python("-m", "hpcdi", "eval", "--help", env=variables)  # it imports torch
     assert "GOMP_SPINCOUNT = '2000'" in said.stderr, said.stderr
 
     with idle_threads_sleep():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fakes.clock import Clock
 from fakes.collector_channels import (
     FOREVER_S,
     LEARNER,
@@ -28,6 +30,7 @@ from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.segment import Segment
 from hpcdi.store.shards import read_block
+from hpcdi.transport.mpi import MpiTransport
 from hpcdi.transport.shared import SharedMemoryTransport
 from hpcdi.types import ITEM_DTYPE, RowView
 
@@ -70,6 +73,34 @@ def test_blocks_in_memory_can_be_read_before_they_are_stored(tmp_path: Path) -> 
     assert (ready.is_open, ready.shard.is_shared, stored.shard.is_shared) == (True, True, False)
     again = transport.fetch(stored.shard)
     assert {name: rows[name].tolist() for name in rows} == {n: again[n].tolist() for n in again}
+
+
+@pytest.mark.parametrize("kind", [SharedMemoryTransport, MpiTransport])
+def test_what_is_lent_stays_until_it_is_stored_however_many_blocks_come_at_once(
+    tmp_path: Path, kind: type[SharedMemoryTransport | MpiTransport]
+) -> None:
+    transport = kind(RunLayout(tmp_path), StorageConfig(fsync=False))
+    transport._before = lambda: time.sleep(0.005)  # a slow disk
+    unstored: dict[int, BlockReady] = {}
+    seen: list[int] = []
+
+    def announce(message: BlockReady | BlockStored) -> None:
+        if isinstance(message, BlockStored):
+            del unstored[message.block_id]
+            return
+        unstored[message.block_id] = message
+        seen.append(message.block_id)
+        for ready in list(unstored.values()):
+            request = transport.request(ready.shard)
+            assert transport.fetch(ready.shard, request and transport.answer(request))
+
+    config = experiment(system={"storage": {"fsync": False}})
+    with DataPublisher(config, RunLayout(tmp_path), 3, announce, transport=transport) as made:
+        made.begin("task")
+        made.put(Counter().segment(500))
+        made.store()
+    assert len(seen) == 20
+    assert not unstored
 
 
 def test_what_is_learnt_from_once_and_not_kept_is_lent_and_never_written(tmp_path: Path) -> None:
@@ -157,18 +188,6 @@ def test_blocks_are_sealed_by_age(tmp_path: Path) -> None:
         for _ in range(4):
             made.put(counter.segment(2))
     assert [len(ready.items) for ready in announced] == [4, 4]
-
-
-class Clock:
-    """Stands where it is put."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
 
 
 def test_the_rest_of_a_segment_that_filled_a_block_is_as_young_as_the_segment(

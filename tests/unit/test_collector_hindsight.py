@@ -65,6 +65,15 @@ class AtRandom:
         return n_step_columns(transitions, item_len, 0.9, 2)
 
 
+def columns_of(achieved: Any, desired: Any) -> dict[str, Any]:
+    """An episode in which nothing was paid and nothing has ended."""
+    count = len(achieved)
+    return {
+        ACHIEVED: achieved, DESIRED: desired, "reward": np.zeros(count, np.float32),
+        "terminated": np.zeros(count, bool), "truncated": np.zeros(count, bool),
+    }  # fmt: skip
+
+
 def segment_of(env: Any) -> Segment:
     with make_env_manager({"type": "base"}, [partial(env, BITS)] * ENVS, seed=0) as envs:
         envs.launch()
@@ -127,11 +136,8 @@ def test_goals_are_uniform_over_what_was_reached_later() -> None:
 
     count, copies = 5, 4000
     place = np.arange(count + 1, dtype=np.float32)[:, None]
-    columns = {
-        ACHIEVED: place[:-1], DESIRED: np.full((count, 1), 9, np.float32),
-        "reward": np.zeros(count, np.float32), "terminated": np.arange(count) == count - 1,
-        "truncated": np.zeros(count, bool),
-    }  # fmt: skip
+    columns = columns_of(place[:-1], np.full((count, 1), 9, np.float32))
+    columns["terminated"][-1] = True
     after = {ACHIEVED: place[-1:], DESIRED: columns[DESIRED][-1:]}
     hindsight = Hindsight(Line(), copies, np.random.default_rng(0))
     made = hindsight.extended(columns, np.arange(count), np.array([count], np.int32), after)
@@ -161,11 +167,7 @@ def test_the_environment_judges_goals_with_what_was_subtracted_from_them() -> No
             return True, np.abs(reached - goal)[:, 0] < 0.6
 
     place = np.arange(4, dtype=np.float32)[:, None]
-    columns = {
-        ACHIEVED: place[:-1], DESIRED: np.full((3, 1), 9, np.float32),
-        "reward": np.zeros(3, np.float32), "terminated": np.zeros(3, bool),
-        "truncated": np.zeros(3, bool),
-    }  # fmt: skip
+    columns = columns_of(place[:-1], np.full((3, 1), 9, np.float32))
     after = {ACHIEVED: place[-1:], DESIRED: columns[DESIRED][-1:]}
     origins = {ACHIEVED: (1_000_000.0,), DESIRED: (999_995.0,)}
     hindsight = Hindsight(Map(), 5, np.random.default_rng(0), origins)
@@ -187,8 +189,7 @@ def test_a_reward_of_one_goal_that_looks_like_one_of_rows_is_not_taken_for_it() 
 
     rng = np.random.default_rng(2)  # which copies all three rows, of goals of three numbers
     place = rng.uniform(size=(4, 3)).astype(np.float32)
-    columns = {ACHIEVED: place[:-1], DESIRED: place[:-1], "reward": np.zeros(3, np.float32),
-               "terminated": np.zeros(3, bool), "truncated": np.zeros(3, bool)}  # fmt: skip
+    columns = columns_of(place[:-1], place[:-1])
     after = {ACHIEVED: place[-1:], DESIRED: place[-1:]}
     made = Hindsight(Farthest(), 1, rng).extended(
         columns, np.arange(3), np.array([3], np.int32), after
@@ -286,10 +287,7 @@ class Reach(gymnasium.Env[Any, Any]):
 @pytest.mark.parametrize("form", ["pool", "sync"])
 def test_what_is_judged_may_be_computed_in_place(form: str) -> None:
     rng = np.random.default_rng(0)
-    columns = {
-        ACHIEVED: rng.normal(size=(4, 2)), DESIRED: np.zeros((4, 2)), "reward": np.zeros(4),
-        "terminated": np.zeros(4, bool), "truncated": np.zeros(4, bool),
-    }  # fmt: skip
+    columns = columns_of(rng.normal(size=(4, 2)), np.zeros((4, 2))) | {"reward": np.zeros(4)}
     after = {name: rng.normal(size=(1, 2)) for name in (ACHIEVED, DESIRED)}
     rows, lengths = np.arange(4), np.array([4], np.int32)
     managers = {
@@ -316,11 +314,7 @@ def test_an_environment_that_is_in_no_step_is_asked() -> None:
             assert env == 2
             return name == "compute_reward", np.zeros(len(args[0]))
 
-    columns = {
-        ACHIEVED: np.zeros((1, 1), np.float32), DESIRED: np.ones((1, 1), np.float32),
-        "reward": np.zeros(1, np.float32), "terminated": np.zeros(1, bool),
-        "truncated": np.zeros(1, bool),
-    }  # fmt: skip
+    columns = columns_of(np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32))
     after = {name: columns[name] for name in (ACHIEVED, DESIRED)}
     hindsight = Hindsight(Busy(), 1, np.random.default_rng(0))
     assert len(hindsight.extended(columns, np.arange(1), np.ones(1, np.int32), after).length) == 2
@@ -330,3 +324,179 @@ def test_rewards_of_other_goals_are_not_normalised() -> None:
     """Nobody has followed their returns: the setting is refused."""
     with pytest.raises(ConfigError, match="knows no returns of other goals"):
         config_of("bitflip_dqn_her", "policy.normalize.reward=true")
+
+
+# ------------------------------------------------------------------------ collected, and copied
+
+
+class Near:
+    """Judges by the distance along a line."""
+
+    env_num, ready = 1, np.ones(1, bool)
+
+    def call(self, _env: int, name: str, *args: Any) -> tuple[bool, Any]:
+        reached, goal, _ = args
+        return name == "compute_reward", -np.abs(reached - goal)[:, 0]
+
+
+class AtGoal(Near):
+    """Judges whether a goal is reached."""
+
+    def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
+        has_judged, said = super().call(env, name, *args)
+        return has_judged, (said == 0).astype(np.float32)
+
+
+class Late(AtGoal):
+    """No goal before the 200th place is worth anything."""
+
+    def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
+        has_judged, said = super().call(env, name, *args)
+        return has_judged, said * (args[1][:, 0] > 200)
+
+
+def extends(envs: Any, change: Any, *, calls: int = 1, count: int = 40) -> None:
+    """Makes copies of what was collected on a line, of whose transitions a tenth reaches its goal.
+
+    Args:
+        envs: judge.
+        change: changes the columns, which are as the judge says.
+        calls: cuts of so many transitions, each an item.
+        count: see there.
+    """
+    hindsight = Hindsight(envs, 1, np.random.default_rng(0))
+    for call in range(calls):
+        place = np.arange(count + 1, dtype=np.float32)[:, None] + call
+        goals = np.where(np.arange(count)[:, None] % 10 == 0, place[1:], place[1:] + 3)
+        columns = columns_of(place[:-1], goals)
+        columns["reward"] = np.asarray(envs.call(0, "compute_reward", place[1:], goals, {})[1])
+        after = {ACHIEVED: place[1:], DESIRED: goals.copy()}
+        change(columns)
+        hindsight.extended(columns, np.arange(count), np.ones(count, np.int32), after)
+
+
+def times(number: float) -> Any:
+    def change(columns: Any) -> None:
+        columns["reward"] *= number
+
+    return change
+
+
+def minus_a_step(columns: Any) -> None:
+    columns["reward"] -= 0.1
+
+
+def rounded(columns: Any) -> None:
+    columns["reward"] += np.float32(1e-5)
+
+
+def failing_at_the_end(columns: Any) -> None:
+    columns["reward"][9::10] -= 5
+    columns["terminated"][9::10] = True
+
+
+def failing_where_nothing_is_paid(columns: Any) -> None:
+    columns["reward"][5::10] = -1  # nothing was reached there; these are half of all rewards
+    columns["terminated"][5::10] = True
+
+
+def across_a_threshold(columns: Any) -> None:
+    columns["reward"][3:6] -= 1
+
+
+@pytest.mark.parametrize(
+    ("envs", "change"),
+    [(Near, times(4)), (Near, times(0.1)), (Near, minus_a_step), (AtGoal, minus_a_step),
+     (Near, times(0))],
+)  # fmt: skip
+def test_rewards_on_another_scale_than_those_of_copies_are_refused(envs: Any, change: Any) -> None:
+    with pytest.raises(EnvError, match=r"(\d+) of \1 rewards that .*hindsight.goals=0$"):
+        extends(envs(), change)
+
+
+def test_rewards_that_are_rare_are_compared_however_late_they_come() -> None:
+    """Four of each cut are paid, from the 200th on."""
+
+    def late(columns: Any) -> None:
+        columns["reward"] *= 10 * (columns[ACHIEVED][0] >= 200)
+
+    extends(Late(), late, calls=203)
+    said = r"16 of 16 rewards .*one is 10, and is said to be 1\)"
+    with pytest.raises(EnvError, match=said):
+        extends(Late(), late, calls=204)
+
+
+@pytest.mark.parametrize(
+    ("envs", "change"),
+    [(Near, times(1)), (AtGoal, times(1)), (Near, rounded), (Near, failing_at_the_end),
+     (AtGoal, failing_where_nothing_is_paid), (Near, across_a_threshold)],
+)  # fmt: skip
+def test_rewards_that_the_judge_tells_are_taken(envs: Any, change: Any) -> None:
+    extends(envs(), change, calls=20)
+
+
+def test_a_goal_that_changes_in_a_step_tells_nothing() -> None:
+    def changes(columns: Any) -> None:
+        columns["reward"] *= 4
+        columns[DESIRED] += 50
+
+    extends(Near(), changes, calls=4)
+
+
+class Skips(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Takes each action four times, and adds rewards up."""
+
+    def step(self, action: Any) -> Any:
+        """Four times."""
+        total = 0.0
+        for _ in range(4):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
+
+
+class Again(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Rewards by the judge, whatever was in between."""
+
+    def step(self, action: Any) -> Any:
+        """Judged."""
+        seen, _, terminated, truncated, info = self.env.step(action)
+        judge: Any = self.unwrapped
+        reward = judge.compute_reward(seen["achieved_goal"], seen["desired_goal"], info)
+        return seen, float(reward), terminated, truncated, info
+
+
+def wrappers(*names: str) -> str:
+    return f"env.wrappers=[{', '.join(names)}]"
+
+
+FOUR = "{type: RepeatAction, times: 4}"
+
+
+@pytest.mark.parametrize(
+    "names", [[f"{__name__}:Skips"], [f"{__name__}:Skips", f"{__name__}:Scaled"], []]
+)
+def test_a_run_whose_wrapper_adds_rewards_up_ends(tmp_path: Path, names: list[str]) -> None:
+    small = ("env.collector_env_num=4", "env.evaluator_env_num=1", "env.kwargs.dimensions=3")
+    limits = (f"{LIMIT}.max_env_step=120", "policy.other.replay_buffer.min_fill=1000")
+    words = (*small, *limits, wrappers(*names))
+    with serial_run(tmp_path, "reach_sac_her", *words) as run:
+        if names:
+            with pytest.raises(EnvError, match="on another scale: a wrapper that changes"):
+                train(run)
+        else:
+            train(run)
+
+
+@pytest.mark.parametrize(
+    "outside", [[], ["{type: ScaleReward, scale: 2}"], ["RecordEpisodeStatistics"]]
+)
+def test_repeated_actions_and_hindsight_are_refused_together(outside: list[str]) -> None:
+    bits = "env.kwargs={bits: 4}"
+    with pytest.raises(ConfigError, match=r"policy.hindsight.goals: cannot go with .*RepeatAction"):
+        config_of("bitflip_dqn_her", bits, wrappers(FOUR, *outside))
+    config_of("bitflip_dqn_her", bits, wrappers(FOUR), "policy.hindsight.goals=0")
+    config_of("bitflip_dqn_her", bits, wrappers("{type: RepeatAction, times: 1}", *outside))
+    config_of("bitflip_dqn_her", bits, wrappers(FOUR, f"{__name__}:Again", *outside))

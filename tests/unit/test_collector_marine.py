@@ -13,7 +13,7 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 
-from fakes.battles import Counting, FirstLegal, LastLegal, marine
+from fakes.battles import AtOnce, Counting, FirstLegal, LastLegal, marine
 from fakes.collectors import Port, do, registered_probes
 from hpcdi.errors import ConfigError, PolicyError, PolicyFileError
 from hpcdi.league.battle_agent import Players, _results
@@ -256,6 +256,33 @@ def test_an_evaluation_has_games_for_all_seats_equally_often(
         assert made.get_finish_info()["predefined_episode_count"] == games
 
 
+class Lonely(AtOnce):
+    """One of some number fails in each step."""
+
+    def __init__(self, index: int, broken: int) -> None:
+        super().__init__()
+        self._fails = index == broken
+
+    def step(self, *given: Any) -> Any:
+        if self._fails:
+            raise RuntimeError("broken")
+        return super().step(*given)
+
+
+def test_an_evaluation_goes_on_for_all_seats_without_a_retired_environment() -> None:
+    """Whoever begins wins: the one environment that is left had the first seat alone."""
+    port = Port(versions=[4])
+    given = {"kwargs": {"index": "{index}", "broken": 3}, "manager": {"max_retry": 1}}
+    env = {**AT_ONCE, "env_id": f"{__name__}:Lonely", **given}
+    with marine(port, evaluate=True, evaluator_episode_num=2, **env) as made:
+        for _ in range(2):
+            result = do(made, port, "task", opponents={"bob": [1.0, "random"]})
+            assert sorted(result.episode_returns) == [-1.0] * 2 + [1.0] * 2
+            assert result.is_evaluation
+            port.given = 4
+        assert made.health["envs_retired"] == 1
+
+
 def test_an_evaluation_of_an_exploiter_is_played_against_main() -> None:
     port = PortOfPlayers()
     port.player = port.task_id = "exploiter"
@@ -345,6 +372,29 @@ def test_games_count_in_which_the_learner_had_no_turn() -> None:
     assert max(map(len, own)) <= 3, "a pair of players more with each item: a block takes few"
 
 
+def test_a_rollout_is_one_block_however_many_pairs_have_met() -> None:
+    """The learner would learn from its first block alone; what does not fit goes with the next."""
+    port = Port(versions=list(range(9, 13)))
+    opponents = {f"player_{n:06d}": [0.03, "random"] for n in range(30)}
+    with marine(port, collector_episode_num=80, **AT_ONCE) as made:
+        result = do(made, port, "task", opponents=opponents)
+        for task in ("second", "third", "fourth"):
+            do(made, port, task, opponents=SELF)
+    builder = BlockBuilder(lambda _bytes: 10_000, itertools.count(), dict)
+    total = Counter[str]()
+    for segment in port.segments:
+        assert builder.append(segment) == []
+        block = builder.seal()
+        assert block is not None
+        tally = parse_games(block.facts["games"])
+        assert len(tally) <= MOST_PAIRS
+        for one, other, *counts in tally:
+            if one != other:
+                total[{one, other}.difference({"main"}).pop()] += sum(counts)
+    assert len(total) > 2 * MOST_PAIRS, "more than two blocks take"
+    assert total.total() == len(result.episode_returns), "none is lost, none counts twice"
+
+
 def test_results_of_a_game_of_many_go_with_several_items() -> None:
     port = Port(versions=[9])
     opponents = {f"player_{n:06d}": [0.05, "random"] for n in range(20)}
@@ -398,10 +448,11 @@ def test_the_cache_keeps_what_has_played_last(tmp_path: Path) -> None:
 
 
 def test_results_between_several_players() -> None:
-    assert _results(["a", "b"], [1, -1], 0) == [("a", "b", 1, 0, 0)]
-    assert _results(["b", "a"], [1, -1], 1) == [("a", "b", 0, 0, 1)]
-    assert _results(["a", "a"], [0, 0], 0) == [("a", "a", 0, 1, 0)]
-    three = _results(["c", "a", "b"], [1, 0, 0], 1)
+    rng = np.random.default_rng(0)
+    assert _results(["a", "b"], [1, -1], 0, rng) == [("a", "b", 1, 0, 0)]
+    assert _results(["b", "a"], [1, -1], 1, rng) == [("a", "b", 0, 0, 1)]
+    assert _results(["a", "a"], [0, 0], 0, rng) == [("a", "a", 0, 1, 0)]
+    three = _results(["c", "a", "b"], [1, 0, 0], 1, rng)
     assert sorted(three) == [("a", "b", 0, 1, 0), ("a", "c", 0, 0, 1), ("b", "c", 0, 0, 1)]
 
 

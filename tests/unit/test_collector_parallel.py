@@ -14,7 +14,8 @@ import pytest
 
 from fakes.collectors import ENVS, LENGTH, Port, collector, column_of, do, registered_probes
 from hpcdi.config.compat import ConfigDict
-from hpcdi.errors import CommError, ConfigError, UnknownTypeError
+from hpcdi.env.toy import CountEnv
+from hpcdi.errors import CommError, ConfigError, EnvError, UnknownTypeError
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.collector.base_parallel_collector import CollectorTask
 from hpcdi.types import Lockstep
@@ -251,6 +252,40 @@ def test_a_stopped_evaluation_is_followed_by_fresh_episodes(policy: str) -> None
         made.start()
         assert made.result().env_steps == 0
         assert do(made, port, "task").episode_lengths.tolist() == [LENGTH] * 2
+
+
+class Ends(CountEnv):
+    """It fails from its third episode on: at its beginning, or in its second step."""
+
+    def __init__(self, at_once: bool) -> None:
+        super().__init__(LENGTH)
+        self._at_once = at_once
+
+    def _begin(self) -> None:
+        super()._begin()
+        if self._episode > 1 and self._at_once:
+            raise RuntimeError("broken")
+
+    def step(self, action: Any) -> Any:
+        if self._episode > 1 and self._steps:
+            raise RuntimeError("broken")
+        return super().step(action)
+
+
+@FORMS
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_has_ended_is_delivered_before_the_last_environment_s_failure(
+    policy: str, at_once: bool
+) -> None:
+    port = Port()
+    env = {"env_id": f"{__name__}:Ends", "kwargs": {"at_once": at_once}, "seeds": "0..9"}
+    settings = {"max_retry": 1, "retry_type": "reset"}
+    with collector(policy, port, **env, collector_env_num=1, manager=settings) as made:
+        with pytest.raises(EnvError, match="all 1 environments are retired"):
+            do(made, port, "task")
+        assert made.task.episodes == 2
+    assert column_of(port, 0, "reward") == [1, 2, 3, 4, 5] * 2
+    assert [length for told in port.progress for length in told.episode_lengths] == [LENGTH] * 2
 
 
 def test_without_a_policy_it_waits_until_one_comes() -> None:

@@ -278,21 +278,15 @@ def test_a_record_of_an_unknown_form_is_refused() -> None:
         decode(head_of(bytes([31]) + bytes(200)), ())
 
 
-@given(st.one_of([of_class(cls) for cls in CLASSES]))
-@settings(max_examples=300, deadline=None)
-def test_every_message_comes_back_as_it_was(message: Message) -> None:
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_every_message_comes_back_as_it_was(cls: type[Message], data: st.DataObject) -> None:
+    message = data.draw(of_class(cls))
     copy = transported(message)
     assert is_same(copy, message)
     sent = list(arrays_in(message))
     assert not any(np.shares_memory(a, b) for a in arrays_in(copy) for b in sent if b.size)
-
-
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-@given(data=st.data())
-@settings(max_examples=5, deadline=None)
-def test_each_class_comes_back(cls: type[Message], data: st.DataObject) -> None:
-    message = data.draw(of_class(cls))
-    assert is_same(transported(message), message)
 
 
 def is_record(encoded: codec.Encoded) -> bool:

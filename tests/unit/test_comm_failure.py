@@ -7,13 +7,13 @@ import errno
 import os
 import platform
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from fakes.processes import python
 from hpcdi.comm import failure
 from hpcdi.comm.failure import describe, headline, requeued_if_machine_fails
 from hpcdi.comm.group import waiting_for
@@ -144,9 +144,9 @@ def test_the_headline_names_rank_role_and_host_first() -> None:
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
     """Run code in a process whose output is buffered, as it is without a terminal."""
-    line = [sys.executable, "-c", f"from hpcdi.comm.failure import abort_job\n{code}"]
     variables = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
-    return subprocess.run(line, env=variables, capture_output=True, text=True, timeout=60)
+    code = f"from hpcdi.comm.failure import abort_job\n{code}"
+    return python("-c", code, env=variables, timeout=60)
 
 
 def test_abort_ends_the_process_at_once_with_its_words() -> None:
@@ -210,8 +210,7 @@ def test_a_rank_that_exits_dies_by_a_signal_where_others_go_on(how: str, may_die
         f"{how}\n"
     )
     variables = {**os.environ, "OMPI_MCA_mpi_ft_enable": str(int(may_die))}
-    ended = subprocess.run([sys.executable, "-c", code], env=variables, check=False)
-    assert ended.returncode == (-9 if may_die else 3)
+    assert python("-c", code, env=variables).returncode == (-9 if may_die else 3)
 
 
 @pytest.mark.parametrize("limit_s", [0.02, 30.0])

@@ -16,7 +16,7 @@ from hpcdi.comm.group import dist_finalize, dist_init
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-@pytest.fixture(autouse=True, params=[False, True], ids=["no group", "group of one"])
+@pytest.fixture(params=[False, True], ids=["no group", "group of one"])
 def _alone(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param:
         dist_init("gloo", rank=0, world_size=1)
@@ -33,6 +33,7 @@ def loss_of(net: nn.Module, rows: int = 5) -> torch.Tensor:
     return net(torch.arange(3.0 * rows).reshape(rows, 3).sin()).square().mean()
 
 
+@pytest.mark.usefixtures("_alone")
 def test_a_learner_alone_does_what_it_does_without() -> None:
     ours, plain = network(), network()
     sync = GradientSync(ours.parameters())
@@ -51,6 +52,7 @@ def test_a_learner_alone_does_what_it_does_without() -> None:
     sync.close()
 
 
+@pytest.mark.usefixtures("_alone")
 def test_a_learner_alone_has_no_hooks_and_no_buckets() -> None:
     net = network()
     sync = GradientSync(net.parameters())
@@ -67,6 +69,7 @@ def test_a_learner_alone_has_no_hooks_and_no_buckets() -> None:
     assert all(p.grad is None for p in net.parameters())
 
 
+@pytest.mark.usefixtures("_alone")
 def test_state_of_a_learner_alone_stays() -> None:
     net = network()
     before = {name: value.clone() for name, value in net.state_dict().items()}

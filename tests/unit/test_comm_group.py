@@ -48,30 +48,12 @@ def _variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     dist_finalize()
 
 
-def test_one_process_is_a_group() -> None:
-    assert dist_init("gloo", rank=0, world_size=1) == (0, 1)
-    assert (get_rank(), get_world_size()) == (0, 1)
-    x = torch.tensor([2.0, 4.0])
-    allreduce(x)
-    broadcast(x)
-    assert x.tolist() == [2.0, 4.0]
-    dist_finalize()
-    assert not torch.distributed.is_initialized()
-
-
-def test_without_a_group_there_is_one_member() -> None:
-    assert (get_rank(), get_world_size()) == (0, 1)
-    x = torch.tensor([3.0])
-    allreduce(x)
-    broadcast(x)
-    assert x.tolist() == [3.0]
-
-
 def test_finalize_may_be_called_at_any_time() -> None:
     dist_finalize()
     dist_init("gloo", rank=0, world_size=1)
     dist_finalize()
     dist_finalize()
+    assert not torch.distributed.is_initialized()
     assert dist_init("gloo", rank=0, world_size=1) == (0, 1)
 
 
@@ -146,6 +128,13 @@ def _alone(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.usefixtures("_alone")
 class TestAlone:
+    def test_there_is_one_member(self) -> None:
+        assert (get_rank(), get_world_size()) == (0, 1)
+        x = torch.tensor([2.0, 4.0])
+        allreduce(x)
+        broadcast(x)
+        assert x.tolist() == [2.0, 4.0]
+
     def test_numbers_and_tensors_come_back_as_they_are(self) -> None:
         x = torch.tensor([1.5, 2.0])
         for value in (3, 0.5, np.float32(2.5), np.int64(7), True):

@@ -24,7 +24,7 @@ from hpcdi.comm.messages import (
     StopRequest,
     WorkerFailed,
 )
-from hpcdi.comm.pump import LinkPump, LocalPump
+from hpcdi.comm.pump import LinkPump, LocalPump, Quiet
 from hpcdi.errors import EXIT_REQUEUE, CommError
 
 LIMIT_S = 30.0
@@ -116,6 +116,20 @@ def test_receive_gives_up_after_its_time(start: Callable[..., LinkPump]) -> None
     began = time.monotonic()
     assert pump.receive(0.02) == []
     assert time.monotonic() - began >= 0.02
+
+
+def test_a_pump_makes_no_calls_in_quiet_and_goes_on_where_that_never_ends(
+    world: LocalWorld, start: Callable[..., LinkPump], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open MPI loses messages of a communicator that is made beside them."""
+    quiet = Quiet(0.5)
+    monkeypatch.setattr(pump_module, "QUIET", quiet)
+    pump = start()
+    for end_s, is_heard in ((0.1, False), (30.0, True)):
+        with quiet.kept():
+            world.link(0).send(1, Stop("end"))
+            assert bool(pump.receive(end_s)) == is_heard
+        assert is_heard or pump.receive(LIMIT_S)
 
 
 def test_wait_for_drops_what_comes_before(

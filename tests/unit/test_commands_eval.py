@@ -381,8 +381,25 @@ def test_an_environment_that_draws_nothing(tmp_path: Path, refused: Callable[...
     error = refused("eval", file, *COUNT, "--video", code=1)
     assert "hpcdi/Count-v0 cannot be filmed (" in error
     assert "render_mode" in error
+    assert "; without: " in error
     assert "leave --video out" in error
     assert files_of(tmp_path) == before
+
+
+@pytest.mark.usefixtures("env_helpers")
+@pytest.mark.parametrize("manager", ["base", "subprocess"])
+def test_an_environment_that_draws_without_being_told_to(
+    tmp_path: Path,
+    told: Callable[..., dict[str, Any]],
+    caplog: pytest.LogCaptureFixture,
+    manager: str,
+) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    draws = (*DQN, "env.env_id=fakes.drawing_env:Draws", f"env.manager={{type: {manager}}}")
+    file = policy_file(tmp_path, "cartpole_dqn", *draws)
+    said = told(file, *draws, "--video", str(tmp_path / "films"), "--episodes", "1")
+    assert Path(said["video"]).is_file()
+    assert not caplog.records, "no failure is shown"
 
 
 def test_a_film_that_nothing_encodes(

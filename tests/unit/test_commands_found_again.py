@@ -20,7 +20,6 @@ from hpcdi.commands.findings import WARN, Finding
 from hpcdi.commands.output_file import output_file
 from hpcdi.commands.quotas import mount_of
 from hpcdi.commands.report.runs import grouped, read_run
-from hpcdi.commands.report.statistics import band_of
 from hpcdi.commands.sweep.on_slurm import array_job, command_to_submit
 from hpcdi.commands.sweep.runs import Element, Sweep
 from hpcdi.commands.tail import parse, tail
@@ -30,7 +29,7 @@ from hpcdi.errors import ConfigError, LaunchError, RunError
 from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.resume import config_of
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.curves import CurveFile, CurvePoint
+from hpcdi.utils.curves import CurveFile
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
 INFINITE = float("inf")
@@ -102,27 +101,6 @@ def test_runs_whose_settings_cannot_be_read_are_no_seeds_of_one_experiment(
     assert [g.name for g in groups] == [f"{unread} ({above}/a)", f"{unread} ({above}/b)", "try"]
     assert cli.main(["plot", *map(str, folders)]) == 0
     assert f"{unread} ({above}/b): 10 at the end" in capsys.readouterr().out
-
-
-def line(*points: tuple[int, float]) -> list[CurvePoint]:
-    return [CurvePoint(step, 0.0, value) for step, value in points]
-
-
-def test_curves_that_do_not_overlap_are_all_in_their_mean() -> None:
-    """It was one run's curve."""
-    band = band_of([line((4000, 10.0)), line((4100, 90.0))])
-    assert band.steps[[0, -1]].tolist() == [4000, 4100]
-    assert band.mean == pytest.approx(np.full(len(band.mean), 50.0))
-    assert (band.low[0], band.high[0]) == (10.0, 90.0)
-    band = band_of([line((step, value)) for step, value in ((1, 3.0), (2, 6.0), (3, 9.0))])
-    assert band.mean[[0, -1]].tolist() == [6.0, 6.0]
-    band = band_of([line((0, 1.0), (10, 1.0)), line((30, 5.0), (40, 5.0))])
-    assert band.steps[[0, -1]].tolist() == [0, 40]
-    assert band.mean[[0, -1]].tolist() == [1.0, 5.0]
-    assert np.isnan(band.mean[len(band.mean) // 2]), "nobody is there"
-    band = band_of([line((0, 1.0), (10, 1.0)), line((5, 3.0))])
-    assert band.steps[[0, -1]].tolist() == [5, 5], "both are there"
-    assert band.mean[0] == 2.0
 
 
 @pytest.mark.parametrize("columns", [1, 5, 13, 18, 20, 30])

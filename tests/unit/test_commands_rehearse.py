@@ -64,7 +64,8 @@ def rehearsed(
     """The rows that one environment alone leads to; in this process, or in one of its own."""
     words = (f"env.env_id={env_id}", "env.import_names=[]", *words)
     compiled, spaces = load_experiment(PPO, words, over_ranks=None)
-    arguments = compiled.config.env, Budget(steps, 20.0), 0
+    budget = Budget(steps, 20.0 if is_apart else 600.0)  # here it is steps that end it
+    arguments = compiled.config.env, budget, 0
     alone = Alone()
     if is_apart:
         alone = apart(look, alone, *arguments, limit_s=60.0)
@@ -176,7 +177,7 @@ def test_memory_that_is_filled_once_is_no_leak() -> None:
 def test_a_collector_and_its_evaluation_are_played_as_a_run() -> None:
     compiled, spaces = load_experiment(DQN, [])
     run = AsARun()
-    run_stage(play, run, compiled.config, spaces, Budget(400, 5.0))
+    run_stage(play, run, compiled.config, spaces, Budget(400, 600.0))
     assert not run.trouble
     assert (run.env_num, run.steps, run.played) == (8, 400, 20)
     rows = dict(findings(Facts(compiled.config, spaces, 4, None, run, memory_bytes=1 << 40)))
@@ -262,3 +263,16 @@ def test_slow_resets_lead_to_what_is_not_yet_done(words: list[str], advice: str)
     alone.habits.steps.add(0.1)
     (found,) = [finding for finding in check_speed(alone, config) if finding.status == WARN]
     assert found.advice.removeprefix("others wait meanwhile: ") == advice
+
+
+@pytest.mark.usefixtures("env_helpers")
+def test_where_there_are_vectors_alone_no_single_one_is_wanted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["rehearse", PPO, "env.env_id=test/CartPoles-v0", "--steps", "200", "--seconds", "3"]
+    words += ["env.import_names=[fakes.vectors_alone]", "env.kwargs={}"]
+    for how in ("auto", "vector_entry_point"):
+        assert cli.main([*words, "--json", f"env.vectorization={how}"]) == 0
+        said = capsys.readouterr().out
+        assert '"as a run"' in said
+        assert '"values"' not in said

@@ -262,6 +262,23 @@ def test_a_band_is_of_those_that_are_there() -> None:
     assert np.nanmax(alone.mean) == 3.0
 
 
+def test_curves_that_do_not_overlap_are_all_in_their_mean() -> None:
+    """It was one run's curve."""
+    band = band_of([line((4000, 10.0)), line((4100, 90.0))])
+    assert band.steps[[0, -1]].tolist() == [4000, 4100]
+    assert band.mean == pytest.approx(np.full(len(band.mean), 50.0))
+    assert (band.low[0], band.high[0]) == (10.0, 90.0)
+    band = band_of([line((step, value)) for step, value in ((1, 3.0), (2, 6.0), (3, 9.0))])
+    assert band.mean[[0, -1]].tolist() == [6.0, 6.0]
+    band = band_of([line((0, 1.0), (10, 1.0)), line((30, 5.0), (40, 5.0))])
+    assert band.steps[[0, -1]].tolist() == [0, 40]
+    assert band.mean[[0, -1]].tolist() == [1.0, 5.0]
+    assert np.isnan(band.mean[len(band.mean) // 2]), "nobody is there"
+    band = band_of([line((0, 1.0), (10, 1.0)), line((5, 3.0))])
+    assert band.steps[[0, -1]].tolist() == [5, 5], "both are there"
+    assert band.mean[0] == 2.0
+
+
 @pytest.mark.parametrize("points", [1000, 110])
 def test_a_peak_between_points_of_a_grid_is_drawn(points: int) -> None:
     """Of 250 points, 120 were drawn between them: half of a peak was cut off."""

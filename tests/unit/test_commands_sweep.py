@@ -504,22 +504,6 @@ def test_a_sweep_whose_disk_is_full_is_to_be_resumed(
     assert cli.main(["sweep", "resume", "s", "--local"]) == 85
 
 
-def test_the_next_job_of_a_packed_sweep_goes_on_without_its_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """sbatch --export=NONE hands no HPCDI_RUN on."""
-    sweep = dataclasses.replace(make_sweep(tmp_path / "s"), job="9")
-    sweep.save()
-    begin(sweep, 0, "done")
-    (sweep.root / "next_job.json").write_text('{"job": {"SLURM_JOB_ID": "20"}}')
-    states = {"9": "FAILED", "20": "RUNNING"}
-    monkeypatch.setattr(slurm_queue, "ask", lambda job: QueueJob(job, states[job]))
-    for job, code in (("20", 0), ("21", 2)):
-        monkeypatch.setenv("SLURM_JOB_ID", job)
-        assert cli.main(["sweep", "resume", "s", "--pack", "--dry-run"]) == code
-    assert "job 20 is RUNNING: it runs this sweep" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("indices", "parallel", "told"),
     [([0, 1, 2, 3], 0, "0-3"), ([5], 4, "5%4"), ([9, 0, 1, 7], 2, "0-1,7,9%2")],
@@ -645,15 +629,22 @@ def test_jobs_that_are_submitted_while_somebody_looks_stay_in_the_manifest(
 def test_the_job_that_goes_on_with_a_packed_sweep_is_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Also without its variable: sbatch --export=NONE hands no HPCDI_RUN on."""
     sweep = dataclasses.replace(make_sweep(tmp_path / "s"), job="9")
     sweep.save()
-    states = {"9": "COMPLETED", "13": "PENDING"}
+    begin(sweep, 0, "done")
+    states = {"9": "FAILED", "13": "PENDING"}
     monkeypatch.setattr(slurm_queue, "ask", lambda job: QueueJob(job, states[job]))
     assert packed_job(sweep) is None
     (sweep.root / "next_job.json").write_text('{"job": {"SLURM_JOB_ID": "13"}}')
     resume = ["sweep", "resume", "s", "--pack", "--dry-run"]
     assert cli.main(resume) == 2
     assert "job 13 is PENDING: it runs this sweep" in capsys.readouterr().err
+    states["13"] = "RUNNING"
+    for job, code in (("13", 0), ("14", 2)):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        assert cli.main(resume) == code
+    assert "job 13 is RUNNING: it runs this sweep" in capsys.readouterr().err
     # also while other tasks of a search's array are on
     states["9"] = "RUNNING"
     monkeypatch.setenv("SLURM_JOB_ID", "13")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fakes.processes import python
 from hpcdi.config.load import load
 from hpcdi.config.modules import folders_of_modules, modules_beside, named_code
 from hpcdi.utils.python import python_command
@@ -148,8 +149,5 @@ def test_child_processes_do_not_search_the_present_folder(tmp_path: Path, method
     program, present = tmp_path / "program.py", tmp_path / "present"
     program.write_text(CHILD)
     present.mkdir()
-    done = subprocess.run(
-        [sys.executable, program, method], cwd=present, env=planted(present), check=False,
-        capture_output=True, text=True,
-    )  # fmt: skip
+    done = python(program, method, cwd=present, env=planted(present))
     assert "searched: False; None" in done.stdout, done.stderr

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import pytest
 
+from hpcdi.config.algorithms import PPOConfig
 from hpcdi.config.compiled import compile_config
+from hpcdi.config.team import TeamConfig
 from hpcdi.roles.coordinator.bottleneck import Rank, Ranks, RunSeen, Used, advice_on
 
 CARTPOLE = {
@@ -103,6 +106,17 @@ def test_what_holds_a_run_back_is_named(run: RunSeen, kind: str, words: str) -> 
     said = advice_on(run)
     assert list(said) == [kind]
     assert any(word in said[kind] for word in words.split("|"))
+
+
+@pytest.mark.parametrize(("names", "said"), [(["all"], "all"), (["hare", "fox"], "NAME")])
+def test_a_team_is_told_of_settings_that_its_policies_have(names: list[str], said: str) -> None:
+    run = seen(BUSY, STEPS, losses=[1e8] * 9, largest_return=100.0)
+    team = TeamConfig(policies={name: PPOConfig() for name in names})
+    run = dataclasses.replace(run, config=dataclasses.replace(run.config, policy=team))
+    assert advice_on(run)["loss_explodes"] == (
+        f"the loss is 1e+08: lower policy.policies.{said}.learn.learning_rate, or set "
+        f"policy.policies.{said}.learn.grad_clip_norm"
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,11 @@ from fakes.replay import (
     block,
     demand,
     give,
+    lent,
     make_buffer,
     make_partition,
     make_replay,
+    read_all,
     serve,
 )
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockReady, BlockStored
@@ -28,7 +30,6 @@ from hpcdi.replay.manager import ReplayManager, blocks_of
 from hpcdi.replay.partition import MAX_UNREAD, Partition, item_rows
 from hpcdi.replay.placer import ring_rows
 from hpcdi.store.state_file import load_state, save_state
-from hpcdi.types import SHARED
 
 # ------------------------------------------------------------------------------------------- rows
 
@@ -476,8 +477,7 @@ def test_a_block_that_is_stored_after_its_rows_have_gone_is_free() -> None:
     replay.open(1)
     numbers = itertools.count(1)
     for number in itertools.islice(numbers, 12):
-        for rank, order in replay.assign(piece(number, [20], 0, 20)):
-            replay.admit(rank, admitted(order.block_id))
+        read_all(replay, replay.assign(piece(number, [20], 0, 20)))
     assert replay.take_freed() == []
     replay.stored(BlockStored(1, block(1, [20], tail=0).shard))
     assert replay.take_freed() == ["data/1.h5"]
@@ -550,13 +550,6 @@ def test_a_block_that_was_cut_before_there_was_a_learner_is_not_learnt_from(
 # ------------------------------------------------------------ blocks that shared memory lends
 
 
-def lent(block_id: int, lengths: list[int]) -> BlockReady:
-    """A sealed block in its collector's memory."""
-    ready = block(block_id, lengths)
-    shard = dataclasses.replace(ready.shard, path=f"{SHARED}/proc/1/fd/{block_id}#7", crc32=0)
-    return dataclasses.replace(ready, shard=shard, capacity=shard.rows)
-
-
 def stored(block_id: int, lengths: list[int]) -> BlockStored:
     return BlockStored(block_id, block(block_id, lengths).shard)
 
@@ -614,11 +607,9 @@ def test_what_is_read_again_after_a_learner_s_death_is_counted_once() -> None:
     replay = make_replay()
     replay.open(1, 2)
     for number in range(1, 5):
-        for rank, order in replay.assign(block(number, [3, 2])):
-            replay.admit(rank, admitted(order.block_id))
+        read_all(replay, replay.assign(block(number, [3, 2])))
     assert replay.items_admitted == 20
-    for rank, order in replay.lose(1):
-        replay.admit(rank, admitted(order.block_id))
+    read_all(replay, replay.lose(1))
     assert (replay.count(), replay.items_admitted) == (20, 20)
 
 

@@ -13,7 +13,7 @@ import pytest
 from fakes.collector_channels import FOREVER_S, Counter, Learner, policy_update, values_of
 from fakes.collectors import Port, collector, do, registered_probes
 from fakes.feed_world import World
-from fakes.replay import BLOCK_BYTES, admitted, demand, make_buffer, rollout, serve
+from fakes.replay import BLOCK_BYTES, admitted, demand, make_buffer, read_all, rollout, serve
 from fakes.scheduler import EVERY_S, Run
 from fakes.worker_world import COLLECTOR, LEARNER, Script, end, experiment
 from hpcdi.comm.messages import (
@@ -288,8 +288,7 @@ def test_no_limit_of_a_replay_buffer_holds_a_batch_back() -> None:
     replay = create_replay(experiment(policy={**PPO, **policy}))
     assert replay.open(1) == []
     for version in range(3):
-        ((_, order),) = replay.assign(rollout(A, version, version))
-        replay.admit(1, admitted(order.block_id))
+        read_all(replay, replay.assign(rollout(A, version, version)))
         replay.partitions[1].demand(demand(1, 0, train_iter=version))
         batches = serve(replay.partitions[1], 0, [A])
         assert batches is not None
@@ -319,25 +318,20 @@ def test_where_staleness_is_corrected_a_batch_is_all_that_has_come() -> None:
     assert isinstance(part, AsynchronousPartition)
     part.demand(demand(2, 0, train_iter=50))
     assert serve(part, 0, [A, B]) is None
-    place(replay, rollout(A, 1, 3))
+    read_all(replay, replay.assign(rollout(A, 1, 3)))
     assert serve(part, 0, [A, B]) is None, "5 transitions are fewer than batch_size"
     assert "5 items" in part.blocked
-    place(replay, rollout(A, 2, 50))
+    read_all(replay, replay.assign(rollout(A, 2, 50)))
     batch = serve(part, 0, [A, B])
     assert batch is not None
     assert batch.rows.tolist() == [[0, 1, 2, 4, 5, 7, 8, 9, 11, 12]]
     assert part.waits, "it has asked for two"
     assert serve(part, 0, [A, B]) is None
-    place(replay, rollout(B, 1, 51, [8]))
+    read_all(replay, replay.assign(rollout(B, 1, 51, [8])))
     batch = serve(part, 0, [A, B])
     assert batch is not None
     assert batch.rows.tolist() == [list(range(14, 22))]
     assert not part.waits
-
-
-def place(replay: ReplayManager, ready: BlockReady) -> None:
-    ((rank, order),) = replay.assign(ready)
-    replay.admit(rank, admitted(order.block_id))
 
 
 # ------------------------------------------------------------------------------------ the scheduler

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.replay import BLOCK_BYTES, admitted, block, demand, make_buffer, make_replay
+from fakes.replay import BLOCK_BYTES, block, demand, make_buffer, make_replay, read_all
 from fakes.scheduler import EVERY_S, Run, evaluates
 from hpcdi.comm.messages import CollectPause
 from hpcdi.config.compiled import compile_config
@@ -68,8 +68,7 @@ def replay_of(ratio: float, learners: int) -> ReplayManager:
     )
     replay.open(*range(1, learners + 1))
     for number in range(learners):
-        ((rank, order),) = replay.assign(block(number + 1, [10]))
-        replay.admit(rank, admitted(order.block_id))
+        read_all(replay, replay.assign(block(number + 1, [10])))
     return replay
 
 
@@ -91,8 +90,7 @@ def test_collectors_do_not_wait_for_a_buffer_that_refuses_to_be_drawn_from() -> 
     replay = make_replay(min_fill=50)
     replay.ratio = ReplayRatio(2.0, slack=4)
     replay.open(1)
-    ((rank, order),) = replay.assign(block(1, [10]))
-    replay.admit(rank, admitted(order.block_id))
+    read_all(replay, replay.assign(block(1, [10])))
     replay.partitions[1].demand(demand(5, 4))
     assert replay.serve(10, ()) == []
     assert not replay.collectors_wait(10)
@@ -283,8 +281,7 @@ def test_offline_iterations_stay_as_many_when_a_learner_dies() -> None:
     replay = replay_of(1.0, 2)
     replay.ratio = ReplayRatio(1.0, offline=20 * 8, batch=8)
     assert served(replay, 4) == 4
-    for rank, order in replay.lose(2):
-        replay.admit(rank, admitted(order.block_id))
+    read_all(replay, replay.lose(2))
     assert served(replay, 6) == 6
     again = ReplayRatio(1.0, offline=20 * 8, batch=8)
     drawn = replay.samples_drawn()

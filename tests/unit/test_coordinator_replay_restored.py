@@ -19,10 +19,11 @@ from fakes.replay import (
     demand,
     make_replay,
     on_policy_replay,
+    read_all,
     rollout,
     serve,
 )
-from hpcdi.comm.messages import AdmitBlock, BlockReady
+from hpcdi.comm.messages import BlockReady
 from hpcdi.replay.manager import ReplayManager, blocks_of
 from hpcdi.store.state_file import load_state, save_state
 
@@ -38,9 +39,9 @@ class Data:
     def give(self, number: int, lengths: list[int], *, read: bool = True) -> None:
         ready = block(number, lengths)
         self.published[ready.shard.path] = ready
-        for rank, order in self.replay.assign(ready):
-            if read:
-                self.replay.admit(rank, admitted(order.block_id))
+        orders = self.replay.assign(ready)
+        if read:
+            read_all(self.replay, orders)
 
 
 def through_file(path: Path, replay: ReplayManager) -> dict[str, Any]:
@@ -56,12 +57,6 @@ def rows_drawn(replay: ReplayManager, rank: int, rounds: int = 3) -> list[list[i
         assert batches is not None
         drawn += batches.rows.tolist()
     return drawn
-
-
-def read_all(replay: ReplayManager, orders: list[tuple[int, AdmitBlock]]) -> None:
-    for rank, order in orders:
-        more = replay.admit(rank, admitted(order.block_id))
-        orders += [(rank, further) for further in more]
 
 
 @settings(max_examples=30)
@@ -97,8 +92,7 @@ def test_as_many_learners_draw_what_they_would_have_drawn(
         assert rows_drawn(again, rank) == rows_drawn(data.replay, before)
     for number in range(100, 130):  # and goes on in the same way
         for replay in (data.replay, again):
-            for rank, order in replay.assign(block(number, [9])):
-                replay.admit(rank, admitted(order.block_id))
+            read_all(replay, replay.assign(block(number, [9])))
     for rank, before in pairs:
         assert rows_drawn(again, rank) == rows_drawn(data.replay, before)
 
@@ -124,8 +118,7 @@ def test_items_of_a_block_that_is_gone_leave_the_index(is_there: bool, tmp_path:
     assert again.count() == 10
     assert {row for rows in rows_drawn(again, 1, 20) for row in rows} == {*range(5), *range(18, 23)}
     for number in range(10, 60):  # the ring comes round to their rows
-        for rank, order in again.assign(block(number, [9])):
-            again.admit(rank, admitted(order.block_id))
+        read_all(again, again.assign(block(number, [9])))
     assert again.count() > CAPACITY / 2
 
 

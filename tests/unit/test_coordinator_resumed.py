@@ -11,12 +11,12 @@ import pytest
 
 from fakes.replay import (
     BLOCK_BYTES,
-    admitted,
     block,
     demand,
     make_buffer,
     make_groups,
     make_replay,
+    read_all,
 )
 from fakes.scheduler import EVERY_S, Shown, experiment
 from hpcdi.comm.messages import BlockAdmitted, BlockReady
@@ -163,13 +163,6 @@ def test_the_status_file_holds_the_best_of_the_whole_run_and_a_new_one_at_once(
 # ------------------------------------------------------------------------- samples per transition
 
 
-def read_all(replay: ReplayManager, learners: tuple[int, ...]) -> None:
-    orders = replay.open(*learners)
-    while orders:
-        rank, order = orders.pop()
-        orders += [(rank, one) for one in replay.admit(rank, admitted(order.block_id))]
-
-
 def filled() -> tuple[ReplayManager, dict[str, BlockReady]]:
     replay = make_replay()
     replay.open(1)
@@ -177,8 +170,7 @@ def filled() -> tuple[ReplayManager, dict[str, BlockReady]]:
     for number in range(4):
         ready = block(number, [5])
         published[ready.shard.path] = ready
-        for rank, order in replay.assign(ready):
-            replay.admit(rank, admitted(order.block_id))
+        read_all(replay, replay.assign(ready))
     replay.partitions[1].demand(demand(2, 4))
     replay.serve(0, ())
     return replay, published
@@ -192,7 +184,7 @@ def test_transitions_that_are_read_again_count_once(learners: tuple[int, ...]) -
     again = make_replay()
     again.load_state_dict(replay.state_dict(), {**published, "data/9.h5": block(9, [7])})
     assert (again.figures().drawn, again.figures().admitted) == (8, 20), "before learners begin"
-    read_all(again, learners)
+    read_all(again, again.open(*learners))
     assert again.count() == 27
     assert (again.figures().drawn, again.figures().admitted) == (8, 27)
     assert again.figures().steps == 27
@@ -208,10 +200,9 @@ def test_blocks_stay_read_whatever_burn_in_a_resumed_run_has(rules: tuple[int, i
     before.open(1)
     blocks = [block(number, [7, 8]) for number in (1, 2, 3)]
     for ready in blocks:
-        before.assign(ready)
-        before.admit(1, admitted(ready.block_id))
+        read_all(before, before.assign(ready))
     after.load_state_dict(before.state_dict(), {ready.shard.path: ready for ready in blocks})
-    read_all(after, (1,))
+    read_all(after, after.open(1))
     assert after.count() == before.count()
     assert after.figures() == before.figures()
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from fakes.scheduler import EVERY_S, TIMEOUTS, Run, evaluates, evaluating
-from hpcdi.comm.messages import (
-    CloseTask,
-)
-from hpcdi.errors import WorkerSilentError
+from hpcdi.comm.messages import CloseTask
 from hpcdi.roles.coordinator.scheduler import Phase
 from hpcdi.roles.coordinator.workers import Order, TaskLate
 
@@ -115,14 +110,7 @@ def test_another_collector_is_asked_where_one_is_late() -> None:
     assert not evaluates(run.result(2, late + 4)[0])
 
 
-def test_a_learner_that_never_begins_ends_the_run() -> None:
-    run = Run()
-    run.tick(TIMEOUTS.learner_task_s)
-    with pytest.raises(WorkerSilentError, match="rank 1 has been silent for 601 s"):
-        run.tick(TIMEOUTS.learner_task_s + 1)
-
-
 def test_a_learner_that_has_asked_for_data_may_take_its_time() -> None:
     run = Run()
     run.ask(1)
-    assert run.tick(1e6) == []
+    assert run.tick(0.0) == run.tick(1e6) == []

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.replay import CAPACITY, admitted, block, demand, make_replay, rollout
+from fakes.replay import CAPACITY, admitted, block, demand, make_replay, read_all, rollout
 from fakes.scheduler import COLLECTORS, EVERY_S, LEARNERS, Group, Run, evaluates, reason_of
 from hpcdi.comm.messages import (
-    AdmitBlock,
     BlockAdmitted,
     BlockStored,
     CloseTask,
@@ -280,8 +279,7 @@ def filled(*sizes: int) -> Any:
     replay = make_replay()
     replay.open(1, 2)
     for number, size in enumerate(sizes, start=1):
-        for rank, order in replay.assign(block(number, [size])):
-            replay.admit(rank, admitted(order.block_id))
+        read_all(replay, replay.assign(block(number, [size])))
     return replay
 
 
@@ -294,9 +292,7 @@ def test_the_others_read_what_the_dead_one_held() -> None:
     drawn = sum(batches.rows.size for _, batches in replay.serve(0, []))
     orders = replay.lose(2)
     assert {rank for rank, _ in orders} == {1}
-    for rank, order in orders:
-        assert isinstance(order, AdmitBlock)
-        replay.admit(rank, admitted(order.block_id))
+    read_all(replay, orders)
     assert replay.count() == 40
     assert replay.samples_drawn() == drawn
     assert replay.lose(2) == []

@@ -25,7 +25,7 @@ from hpcdi.comm.messages import (
     TaskReturned,
     WorkerFailed,
 )
-from hpcdi.errors import EXIT_FAILED, WorkerSilentError, state_after
+from hpcdi.errors import EXIT_FAILED, EXIT_REQUEUE, state_after
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.coordinator.workers import Evaluated, Order
 
@@ -86,6 +86,16 @@ def test_the_last_collector_without_environments_ends_the_run() -> None:
     assert orders == stops(reason)
     assert run.scheduler.outcome == Outcome("failed", reason, EXIT_FAILED)
     assert say_goodbye(run, 3, 1, 2) == leaves(EXIT_FAILED)
+
+
+@pytest.mark.parametrize(("with_ranks", "exit_code"), [(True, EXIT_REQUEUE), (False, EXIT_FAILED)])
+def test_the_loss_of_the_last_ranks_is_nobodys_fault(with_ranks: bool, exit_code: int) -> None:
+    run = evaluating()
+    run.hear(2, TaskReturned(run.tasks[2].task_id, "all are retired"), 6.0)
+    said = "all 1 environments are gone"
+    run.hear(3, TaskReturned(run.tasks[3].task_id, said, with_ranks), 7.0)
+    reason = f"no collector has environments left; rank 3: {said}"
+    assert run.scheduler.outcome == Outcome(state_after(exit_code), reason, exit_code)
 
 
 def test_a_rank_that_can_write_no_more_has_failed() -> None:
@@ -307,21 +317,6 @@ def test_failure() -> None:
     assert say_goodbye(run, 2, 1) == leaves(1)
 
 
-def test_a_failure_before_the_learner_has_come() -> None:
-    run = Run(ready=False)
-    run.ready(2)
-    assert run.hear(1, FAILURE) == stops("EnvError: gone", 2, 3)
-    assert say_goodbye(run, 2, 3) == leaves(1)
-
-
-def test_who_does_not_come_in_time() -> None:
-    run = Run(ready=False)
-    run.ready(1)
-    run.tick(0.0)
-    with pytest.raises(WorkerSilentError, match="rank 2 has been silent for 300 s"):
-        run.tick(TIMEOUTS.start_s + 1)
-
-
 # ------------------------------------------------------------------------------------ the first one
 
 
@@ -345,15 +340,6 @@ def test_of_several_limits_at_once_the_first_counts() -> None:
     run = Run(max_env_step=100, max_train_iter=10)
     assert run.progress(2, 100) == stops("max_env_step reached: 100 of 100")
     assert run.learn_info(10) == []
-
-
-def test_a_failure_while_it_ends() -> None:
-    run = evaluating()
-    run.result(2, 6.0, returns=(300.0,))
-    say_goodbye(run, 1)
-    assert run.hear(3, FAILURE, 7.0) == []
-    assert run.scheduler.outcome == Outcome("failed", "EnvError: gone", 1, (3, FAILURE))
-    assert say_goodbye(run, 2) == leaves(1)
 
 
 # ------------------------------------------------------------------------------------- on its way
@@ -382,17 +368,6 @@ def test_what_is_published_while_it_ends_still_reaches_the_learner() -> None:
     run.hear(0, StopRequest("SIGINT", 130))
     orders = run.hear(2, block(1, [5]))
     assert [(order.rank, type(order.message)) for order in orders] == [(1, AdmitBlock)]
-
-
-def test_silent_workers_at_the_deadline() -> None:
-    run = Run()
-    run.hear(0, StopRequest("SIGINT", 130), 100.0)
-    say_goodbye(run, 1)
-    assert run.tick(100.0 + TIMEOUTS.stop_s) == []
-    assert run.tick(100.1 + TIMEOUTS.stop_s) == leaves(130)
-    assert run.scheduler.finished
-    assert run.scheduler.workers.not_ended == [2, 3]
-    assert run.tick(1e9) == []
 
 
 @pytest.mark.parametrize(

@@ -187,5 +187,6 @@ def test_the_one_that_never_begins_is_named() -> None:
     group.ready(*COLLECTORS)
     for rank in (1, 3):
         group.hear(rank, DataDemand(task.task_id, 1, 4, 0, none.astype(np.int64), none, 1))
-    with pytest.raises(WorkerSilentError, match="rank 2 has been silent"):
+    group.scheduler.tick(TIMEOUTS.learner_task_s)
+    with pytest.raises(WorkerSilentError, match="rank 2 has been silent for 601 s"):
         group.scheduler.tick(TIMEOUTS.learner_task_s + 1)

@@ -47,9 +47,6 @@ class Life:
     def goodbye(self, rank: int, message: Goodbye) -> list[Order]:
         return self.hear(rank, message, NOW)
 
-    def failed(self, rank: int, message: WorkerFailed, now: float) -> list[Order]:
-        return self.hear(rank, message, now)
-
     def stop(self, outcome: Outcome, now: float) -> list[Order]:
         return endings(self.scheduler.stop(outcome, now))
 
@@ -106,12 +103,6 @@ def test_who_does_not_come_is_named() -> None:
     assert "log/rank00002.jsonl" in str(caught.value)
 
 
-def test_time_does_not_matter_while_it_runs() -> None:
-    life = Life()
-    assert life.tick(0.0) == life.tick(1e9) == []
-    assert life.phase is Phase.RUNNING
-
-
 # --------------------------------------------------------------------------------------------- end
 
 
@@ -137,22 +128,6 @@ def test_only_the_first_reason_counts() -> None:
     assert life.goodbye(3, Goodbye()) == leaves(1, 2, 3)
     assert life.stop(Outcome("stopped", "Ctrl-C", 130), 7.0) == []
     assert life.outcome == DONE
-
-
-def test_the_exit_code_goes_to_everybody() -> None:
-    life = Life(1)
-    life.stop(Outcome("stopped", "Ctrl-C", 130), 0.0)
-    assert life.goodbye(1, Goodbye()) == leaves(1, exit_code=130)
-
-
-def test_who_came_after_the_stop_has_been_told_already() -> None:
-    life = Life(2, ready=False)
-    life.ready(1)
-    assert life.stop(DONE, 0.0) == stops(1, 2)
-    life.ready(2)
-    assert life.phase is Phase.STOPPING
-    assert life.goodbye(1, Goodbye()) == []
-    assert life.goodbye(2, Goodbye()) == leaves(1, 2)
 
 
 def test_who_leaves_before_the_end_stops_the_run() -> None:
@@ -184,17 +159,9 @@ def test_who_is_silent_is_waited_for_so_long() -> None:
 # ----------------------------------------------------------------------------------------- failure
 
 
-def test_a_failure_stops_the_others() -> None:
-    life = Life()
-    assert life.failed(2, FAILURE, 10.0) == stops(1, 3, reason="ValueError: no")
-    assert life.outcome == Outcome("failed", "ValueError: no", 3, (2, FAILURE))
-    assert life.goodbye(1, Goodbye()) == []
-    assert life.goodbye(3, Goodbye()) == leaves(1, 2, 3, exit_code=3)
-
-
 def test_after_a_failure_the_others_have_little_time() -> None:
     life = Life()
-    life.failed(2, FAILURE, 10.0)
+    life.hear(2, FAILURE, 10.0)
     assert life.tick(10.0 + FAILURE_GRACE_S) == []
     assert life.tick(10.1 + FAILURE_GRACE_S) == leaves(1, 2, 3, exit_code=3)
     assert life.silent == [1, 3]
@@ -204,7 +171,7 @@ def test_a_failure_at_the_end_is_a_failure() -> None:
     """It was not done after all; and the patience of an orderly end is over."""
     life = Life()
     life.stop(DONE, 10.0)
-    assert life.failed(2, FAILURE, 11.0) == []
+    assert life.hear(2, FAILURE, 11.0) == []
     assert life.outcome == Outcome("failed", "ValueError: no", 3, (2, FAILURE))
     life.goodbye(1, Goodbye())
     assert life.tick(11.0 + FAILURE_GRACE_S) == []
@@ -214,15 +181,15 @@ def test_a_failure_at_the_end_is_a_failure() -> None:
 def test_a_failure_shortens_the_end_but_never_prolongs_it() -> None:
     life = Life()
     life.stop(DONE, 10.0)
-    life.failed(2, FAILURE, 9.5 + STOP_S)
+    life.hear(2, FAILURE, 9.5 + STOP_S)
     assert life.tick(10.1 + STOP_S) == leaves(1, 2, 3, exit_code=3)
 
 
 def test_the_first_failure_counts() -> None:
     life = Life()
     other = WorkerFailed("collector", "host", "KeyError: 'b'", "Traceback ...")
-    life.failed(2, FAILURE, 10.0)
-    assert life.failed(3, other, 10.5) == []
+    life.hear(2, FAILURE, 10.0)
+    assert life.hear(3, other, 10.5) == []
     assert life.outcome == Outcome("failed", "ValueError: no", 3, (2, FAILURE))
     assert life.goodbye(1, Goodbye()) == leaves(1, 2, 3, exit_code=3)
 
@@ -231,13 +198,13 @@ def test_the_last_one_fails() -> None:
     life = Life(2)
     life.stop(DONE, 10.0)
     life.goodbye(1, Goodbye())
-    assert life.failed(2, FAILURE, 11.0) == leaves(1, 2, exit_code=3)
+    assert life.hear(2, FAILURE, 11.0) == leaves(1, 2, exit_code=3)
     assert life.phase is Phase.FINISHED
 
 
 def test_a_failure_before_everybody_has_come() -> None:
     life = Life(2, ready=False)
-    assert life.failed(1, FAILURE, 0.0) == stops(2, reason="ValueError: no")
+    assert life.hear(1, FAILURE, 0.0) == stops(2, reason="ValueError: no")
     life.ready(2)
     assert life.phase is Phase.STOPPING
     assert life.goodbye(2, Goodbye()) == leaves(1, 2, exit_code=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,17 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fakes.replay import BLOCK_BYTES, OF_RANK_3, admitted, block, demand, make_buffer
+from fakes.replay import BLOCK_BYTES, OF_RANK_3, admitted, block, demand, lent, make_buffer
 from fakes.scheduler import EVERY_S, INF, TIMEOUTS, Shown, busy, evaluating, experiment
-from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, StopRequest, WorkerFailed
+from hpcdi.comm.messages import (
+    BlockAdmitted,
+    BlockStored,
+    Goodbye,
+    LearnResult,
+    SnapshotPart,
+    StopRequest,
+    WorkerFailed,
+)
 from hpcdi.replay.manager import ReplayManager
 from hpcdi.roles.coordinator import view
 from hpcdi.roles.coordinator.scheduler import Outcome
@@ -23,6 +32,7 @@ from hpcdi.roles.coordinator.view import RunRecord, RunView, staleness, status_o
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.status import StatusFile
 from hpcdi.types import SequenceRule
+from hpcdi.utils.disk import FLUSH_S
 from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.utils.log import close_log, open_log
 from hpcdi.utils.progress import Evaluation, StatusLine
@@ -264,6 +274,17 @@ def test_what_goes_wrong_is_a_warning(log: Path) -> None:
         "rank 1 lost a block: data/7.h5: checksum is wrong",
         f"rank 2 was ordered to end task {task_id} 30 s ago and has not; another is asked",
     ]
+
+
+def test_a_block_that_is_read_from_its_shard_instead_is_not_called_lost(log: Path) -> None:
+    run = Shown()
+    run.ask(1)
+    run.hear(2, lent(7, [5]))
+    run.hear(2, BlockStored(7, block(7, [5]).shard))
+    for error in ("is not lent any more", ""):
+        run.hear(1, admitted(7, error))
+    assert run.main.replay.count() == 5
+    assert "lost a block" not in log.read_text()
 
 
 # -------------------------------------------------------------------------------------------- view
@@ -520,6 +541,26 @@ def test_advice_is_given_once_and_stands_in_the_status(
     (said,) = view.figures(run.scheduler)["advice"].values()
     assert view.summary(run.scheduler)[-1] == f"  advice       {said}"
     assert json.loads(layout.status_file.read_text())["advice"] == [said]
+
+
+def test_what_a_resumed_run_does_not_do_again_is_in_its_curves_at_once(tmp_path: Path) -> None:
+    """After `kill -9`: evaluations, and what a snapshot has counted."""
+    layout, run = RunLayout(tmp_path), busy()
+    view = RunView(experiment(), layout, is_terminal=False)
+
+    def wait_for(name: str) -> None:
+        until = time.monotonic() + FLUSH_S - 1.0
+        while not layout.curves_file.is_file() or name not in layout.curves_file.read_text():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    run.evaluated(3.0)
+    view.look(run.scheduler)
+    wait_for("evaluation_return")
+    view.curves.add_scalar("mine_step/score", 1.0, 5)
+    view.observe(1, SnapshotPart("snapshot_000005", {}, 5, 0.0))
+    wait_for("score")
+    view.close(run.scheduler)
 
 
 def test_an_evaluation_that_the_end_has_cut_has_taken_its_time() -> None:

@@ -256,6 +256,18 @@ def test_a_damaged_block_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(data._episodes_of([Path("x")], "0", None, unfinished=False))
 
 
+def test_behind_a_damaged_block_an_episode_without_a_seed_is_not_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those of a vector environment; the one before it has ended in the block before."""
+    blocks = [block_of(number, [(number, number, True)], NO_SEED) for number in (1, 2, 3)]
+    monkeypatch.setattr(data, "_facts_in", lambda _: [block.facts for block in blocks])
+    read = [blocks[0], ShardError("x", "is torn"), blocks[2]]
+    monkeypatch.setattr(data, "_blocks", lambda *_: iter(read))
+    episodes = list(data._episodes_of([Path("x")], "0", None, unfinished=False))
+    assert [episode.resets for episode in episodes] == [1]
+
+
 def written(root: Path) -> list[Path]:
     """Three shards with an episode each, of two steps; the first block of the second is torn."""
     layout, shards = RunLayout(root), []

@@ -116,24 +116,30 @@ sys.stdin.read()
 """
 
 
-def test_sockets_of_a_child_are_bound_to_loopback() -> None:
-    """As mpirun's: no setting of it does that."""
+@pytest.fixture
+def listener() -> Iterator[int]:
+    """The number of a process whose doors are open."""
     with subprocess.Popen(
         [sys.executable, "-c", LISTENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
-        assert {address for address, _ in listening(child.pid)} == {"0.0.0.0", "::"}
-        thread = threading.Thread(target=keep_to_loopback, args=(child.pid,))
-        thread.start()
-        thread.join(60)
-        doors = listening(child.pid)
-        assert {address for address, _ in doors} == {"0.0.0.0%lo", "::%lo"}
-        for address, port in doors:
-            with socket.socket() as knock:
-                assert knock.connect_ex(("127.0.0.1", port)) == 0, address
+        yield child.pid
         child.stdin.close()
+
+
+def test_sockets_of_a_child_are_bound_to_loopback(listener: int) -> None:
+    """As mpirun's: no setting of it does that."""
+    assert {address for address, _ in listening(listener)} == {"0.0.0.0", "::"}
+    thread = threading.Thread(target=keep_to_loopback, args=(listener,))
+    thread.start()
+    thread.join(60)
+    doors = listening(listener)
+    assert {address for address, _ in doors} == {"0.0.0.0%lo", "::%lo"}
+    for address, port in doors:
+        with socket.socket() as knock:
+            assert knock.connect_ex(("127.0.0.1", port)) == 0, address
 
 
 SEES_ITSELF = """
@@ -159,18 +165,11 @@ def test_a_child_that_is_traced_is_never_open() -> None:
     assert child.returncode == 7
 
 
-def test_who_does_not_want_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", LISTENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        assert child.stdout.readline() == "open\n"
-        monkeypatch.setenv(loopback.SWITCH, "0")
-        loopback.begin(child.pid)
-        assert not [thread for thread in threading.enumerate() if thread.name == "loopback"]
-        assert {address for address, _ in listening(child.pid)} == {"0.0.0.0", "::"}
-        child.stdin.close()
+def test_who_does_not_want_it_says_so(listener: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(loopback.SWITCH, "0")
+    loopback.begin(listener)
+    assert not [thread for thread in threading.enumerate() if thread.name == "loopback"]
+    assert {address for address, _ in listening(listener)} == {"0.0.0.0", "::"}
 
 
 def test_the_search_for_doors_ends_with_the_process() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import subprocess
@@ -15,8 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.env_managers import COUNT, running, steps_of
+from fakes.env_managers import COUNT, made, running, steps_of
 from fakes.environments import EnvironEnv
+from fakes.simulators import Pooled, Simulated, programs_of
+from hpcdi.env import in_process
 from hpcdi.env.child_process import _launcher_variables
 from hpcdi.env.create import make_env_manager
 from hpcdi.env.toy import CountEnv
@@ -75,12 +78,133 @@ def test_an_error_leaves_nothing() -> None:
     assert memories() == 0
 
 
-def test_a_hung_environment_is_closed_too() -> None:
+def test_a_hung_environment_is_closed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_process, "CLOSE_S", 0.2)
+    monkeypatch.setattr(in_process, "_GIVEN_UP", set())
     with running("forkserver", [partial(CountEnv, hang_at=1)]) as manager:
         pids = pids_of(manager)
         manager._backend.workers[0].ask(("step", 0, None, True, False))  # type: ignore[attr-defined]
     assert all(map(is_gone, pids))
 
+
+# ------------------------------------------------------------------------- what it starts
+
+
+@pytest.mark.parametrize("form", ["forkserver", "spawn", "pool"])
+@pytest.mark.parametrize(
+    ("faults", "settings"),
+    [({}, {"renew_after": "1 episodes"}), ({"fail_at": 2}, {"retry_type": "renew"})],
+)
+def test_one_that_answers_is_closed_before_it_is_made_anew(
+    form: str, faults: dict[str, int], settings: dict[str, str], tmp_path: Path
+) -> None:
+    with running(form, [partial(Simulated, str(tmp_path), **faults)] * 2, **settings) as manager:
+        steps_of(manager, 7)
+        assert list(programs_of(tmp_path).values()).count(False) == 2
+    programs = programs_of(tmp_path)
+    assert len(programs) >= 6
+    assert all(programs.values())
+    assert all(map(is_gone, programs))
+
+
+def test_one_that_is_retired_is_closed(tmp_path: Path) -> None:
+    fns = [partial(Simulated, str(tmp_path), fail_at=at) for at in (2, 0)]
+    manager = made("forkserver", fns, max_retry=0)
+    manager.retires = True
+    with manager:
+        manager.launch()
+        steps_of(manager, 3)
+        assert sorted(programs_of(tmp_path).values()) == [False, True]
+
+
+@pytest.mark.parametrize("form", ["forkserver", "spawn"])
+@pytest.mark.parametrize(
+    ("fault", "is_apart"), [("hang_at", False), ("hang_at", True), ("exit_at", False)]
+)
+def test_what_one_has_started_that_hangs_or_dies_is_killed(
+    form: str, fault: str, is_apart: bool, tmp_path: Path
+) -> None:
+    make = partial(Simulated, str(tmp_path), is_apart=is_apart, **{fault: 2})
+    with running(form, [make], step_timeout=0.2) as manager:
+        (first,) = programs_of(tmp_path)
+        steps_of(manager, 2)
+        assert manager.failures == 1
+        assert is_gone(first)
+
+
+def test_close_comes_to_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fns = [partial(Simulated, str(tmp_path), closing_s=1.3)] * 2
+    with caplog.at_level(logging.WARNING, "hpcdi"), running("forkserver", fns) as manager:
+        began = time.monotonic()
+        manager.close()
+    assert time.monotonic() - began < 2.5, "they close at the same time"
+    assert list(programs_of(tmp_path).values()) == [True, True]
+    assert caplog.text == ""
+
+
+def test_a_close_that_hangs_is_given_up_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(in_process, "CLOSE_S", 0.4)
+    monkeypatch.setattr(in_process, "CLOSE_AGAIN_S", 0.1)
+    monkeypatch.setattr(in_process, "_GIVEN_UP", set())
+    fns = [partial(Simulated, str(tmp_path), closing_s=closing_s) for closing_s in (99, 0)]
+    with caplog.at_level(logging.WARNING, "hpcdi"):
+        for limit_s in (0.4, 0.1):
+            with running("forkserver", fns):
+                caplog.clear()
+            assert f"given up of 1 of 2 environments, which took longer than {limit_s:g} s" in (
+                caplog.text
+            )
+    assert sorted(programs_of(tmp_path).values()) == [False, False, True, True]
+    assert all(map(is_gone, programs_of(tmp_path)))
+
+
+def test_a_close_that_ends_the_process_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = partial(Simulated, str(tmp_path), closing_s=-1)
+    with caplog.at_level(logging.WARNING, "hpcdi"), running("forkserver", [make]) as manager:
+        manager.close()
+    assert "close() of an environment failed (its process exited with code 3)" in caplog.text
+    assert all(map(is_gone, programs_of(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("form", "method"),
+    [("forkserver", "fork"), ("spawn", "fork"), ("forkserver", "spawn"), ("spawn", "forkserver")],
+)
+def test_one_may_have_processes_of_multiprocessing(form: str, method: str) -> None:
+    with running(form, [partial(Pooled, method)]) as manager:
+        taken = steps_of(manager, 2)
+        assert [step.reward[0] for _, step in taken] == [2.0, 4.0]
+        pids = _processes_of_group(pids_of(manager)[0])
+        assert len(pids) >= 3
+    assert all(map(is_gone, pids))
+
+
+@pytest.mark.parametrize("form", ["forkserver", "spawn"])
+def test_its_death_is_seen_where_processes_that_it_forked_live_on(form: str) -> None:
+    with running(form, [partial(Pooled, "fork", exit_at=2)]) as manager:
+        pids = _processes_of_group(pids_of(manager)[0])
+        steps_of(manager, 2)
+        assert manager.failures == 1
+        assert all(map(is_gone, pids))
+
+
+def _processes_of_group(leader: int) -> list[int]:
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in pids if _group_of(pid) == leader]
+
+
+def _group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+# ------------------------------------------------------------------------------ its parent's end
 
 PARENT = """
 import os, sys, time
@@ -88,9 +212,10 @@ import numpy as np
 from functools import partial
 from hpcdi.env.create import make_env_manager
 from hpcdi.env.toy import CountEnv
+from fakes.simulators import Simulated
 
 if __name__ == "__main__":
-    fns = [CountEnv, partial(CountEnv, hang_at=1)]
+    fns = [CountEnv, partial(Simulated, sys.argv[3], hang_at=1)]
     manager = make_env_manager({"type": "subprocess", "start_method": sys.argv[1]}, fns)
     manager.launch()
     print(*manager.child_pids, flush=True)
@@ -107,11 +232,12 @@ def test_children_go_when_their_parent_is_killed_or_forgets_them(
     tmp_path: Path, method: str, end: str
 ) -> None:
     """One of them hangs in a step, and so cannot see that its pipe is closed."""
-    script = tmp_path / "parent.py"
+    script, folder, root = tmp_path / "parent.py", tmp_path / "programs", Path(__file__).parents[2]
+    folder.mkdir()
     script.write_text(PARENT)
     parent = subprocess.Popen(
-        [sys.executable, str(script), method, end], stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        [sys.executable, str(script), method, end, str(folder)], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}"},
     )  # fmt: skip
     assert parent.stdout is not None
     pids = [int(word) for word in parent.stdout.readline().split()]
@@ -121,7 +247,7 @@ def test_children_go_when_their_parent_is_killed_or_forgets_them(
         assert not is_gone(pids[1], within_s=0.2)
         parent.kill()
     assert parent.wait(30.0) == (-signal.SIGKILL if end == "kill" else 0)
-    assert all(map(is_gone, pids))
+    assert all(map(is_gone, [*pids, *programs_of(folder)]))
 
 
 @pytest.mark.parametrize("form", ["spawn"])

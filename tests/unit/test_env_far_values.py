@@ -17,7 +17,17 @@ from gymnasium import spaces
 
 from fakes.env_managers import CountEnv, running
 from hpcdi.config.env import GymnasiumConfig
-from hpcdi.env.contract import Space, as_dtype, numbers_in, origin_of, read_spaces
+from hpcdi.env.contract import (
+    Space,
+    as_dtype,
+    number_of,
+    numbers_in,
+    origin_of,
+    read_spaces,
+    rewards_of_all,
+    truth_of,
+    truths_of_all,
+)
 from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.seeds import ScenarioSeeds
 from hpcdi.env.wrappers import ActionMasks
@@ -162,6 +172,31 @@ def test_longdouble_is_stored_as_float32_and_an_empty_key_is_refused() -> None:
 )  # fmt: skip
 def test_numbers_in_infos(value: Any, number: float | None) -> None:
     assert numbers_in({"it": value}) == ({} if number is None else {"it": number})
+
+
+@pytest.mark.parametrize("library", ["torch", "ml_dtypes"])
+def test_bfloat16_is_a_number(library: str) -> None:
+    """numpy has none; jax's arrays are of ml_dtypes'."""
+    if library == "torch":
+        of = partial(torch.tensor, dtype=torch.bfloat16)
+    else:
+        of = partial(np.asarray, dtype=pytest.importorskip("ml_dtypes").bfloat16)
+    assert number_of(of(1.5)) == number_of(of([1.5])) == 1.5
+    assert truth_of(of(1.0), "terminated")
+    assert rewards_of_all(of([1.5, -2.0]), 2).tolist() == [1.5, -2.0]
+    assert truths_of_all(of([0.0, 1.0]), 2, "terminated").tolist() == [False, True]
+    assert numbers_in({"it": of(1.5)}) == {"it": 1.5}
+    seen = Space.of_observations(spaces.Box(-1, 1, (2,)))
+    columns = seen.zeros(1)
+    seen.put(columns, 0, of([0.5, -1.0]))
+    assert columns["observation"].tolist() == [[0.5, -1.0]]
+
+
+@pytest.mark.parametrize("value", [np.zeros(1, "V2"), np.zeros((), [("it", float)])])
+def test_bytes_and_records_are_no_numbers(value: Any) -> None:
+    with pytest.raises(EnvValueError, match=r"reward: .*must be one number"):
+        number_of(value)
+    assert numbers_in({"it": value}) == {}
 
 
 def test_numbers_in_an_info_that_holds_itself() -> None:

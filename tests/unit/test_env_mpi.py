@@ -35,7 +35,7 @@ from hpcdi.config.compat import parse
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.env.base import EnvFacts, EnvFailure
+from hpcdi.env.base import EnvFacts, EnvFailure, RanksLost
 from hpcdi.env.contract import Origin, Space, with_ordered_masks
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.mpi import build, preload
@@ -47,7 +47,14 @@ from hpcdi.env.mpi.python_solver import _Answering
 from hpcdi.env.mpi.solvers import Solver, SolverLimits
 from hpcdi.env.mpi.vectors import put_vector, size_of, sizes_of, unrounded, vector_of
 from hpcdi.env.process_state import SENT_TO_ALL
-from hpcdi.errors import CommError, ConfigError, EnvError, EnvValueError, LaunchError
+from hpcdi.errors import (
+    CommError,
+    ConfigError,
+    EnvError,
+    EnvRanksLost,
+    EnvValueError,
+    LaunchError,
+)
 from hpcdi.run import solver_ranks
 from hpcdi.run.solver_ranks import (
     RankPlan,
@@ -637,6 +644,51 @@ def test_lost_ranks_are_replaced_by_spare_ones_and_then_the_environment_is_retir
             EnvError, match=r"for good: .*rank 7 has died.* env\.spares starts more"
         ):
             envs.step({"action": ACTION})
+
+
+def test_the_step_that_ends_an_episode_counts_though_no_environment_is_left() -> None:
+    """The failure comes in the next call."""
+    with manager(solver(DyingAtReset())) as envs:
+        for _ in range(3):
+            step = envs.step({"action": ACTION[:1]})
+        assert step.ended.all()
+        assert step.live.all()
+        assert not envs.done, "it is no end in order"
+        assert envs.take_episodes().lengths.tolist() == [3]
+        with pytest.raises(EnvError, match="all 1 environments"):
+            envs.step({})
+
+
+@pytest.mark.parametrize(
+    ("last", "is_loss"),
+    [("", True), (f"{LAST_LINE}ValueError: no mesh", False), ("hpcdi: it calls MPI_Abort", True)],
+)
+def test_a_manager_without_ranks_says_so_but_not_of_an_exception(
+    tmp_path: Path, last: str, is_loss: bool
+) -> None:
+    """Rank 0 tells a death by it from a fault of the environment's, which no other job mends."""
+    (tmp_path / "rank00000.log").write_text(f"{last}\n")
+    dying = solver(FakeGroup(), folder=tmp_path)
+    with manager(dying) as envs:
+        dying.group.is_dead, dying.group.dead = True, (0,)
+        with pytest.raises(EnvError) as error:
+            envs.step({"action": ACTION[:1]})
+    assert isinstance(error.value, EnvRanksLost) == is_loss
+
+
+@pytest.mark.parametrize("death", ["rank 4 has died", ""])
+def test_a_coupling_that_raises_is_no_death(death: str) -> None:
+    fake = CoupledFake(death)
+    facts = EnvFacts(Coupling.observation_space, Coupling.action_space)
+    group: Any = CoupledGroup(fake, cast("Any", Coupling()), facts)
+    one = solver(group)
+    one.ask_reset(0)
+    with pytest.raises(EnvFailure) as failure:
+        one.answer()
+    assert isinstance(failure.value, RanksLost) == bool(death)
+    with pytest.raises(EnvFailure, match="no spare ranks") as failure:
+        one.begin()
+    assert isinstance(failure.value, RanksLost) == bool(death)
 
 
 def test_a_failure_says_why_a_rank_has_ended_itself(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from fakes import ding_form
-from hpcdi.env.arguments import ENV_FOLDER, ENV_INDEX, is_numbered, make_numbered, numbered
+from hpcdi.env.arguments import ENV_INDEX, is_numbered, make_numbered, numbered
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.probe import look_at
 from hpcdi.errors import ConfigError
@@ -73,16 +72,8 @@ def test_spaces_are_those_of_the_first() -> None:
     assert look_at(get_env_cls(CFG).parse_config(CFG)).spaces.observation[0].shape == (3,)
 
 
-class NumberedDing(ding_form.Env):
-    """Of DI-engine's form; asks for its number and its folder."""
-
-    def __init__(self, cfg: Any) -> None:
-        super().__init__(cfg)
-        assert os.environ[ENV_FOLDER].endswith(f"/{int(os.environ[ENV_INDEX]):06d}")
-
-
 def test_one_of_dings_form_has_its_number_before_a_run_as_well(tmp_path: Path) -> None:
-    ding = {"type": f"{__name__}:NumberedDing", "length": 3}
+    ding = {"type": "fakes.ding_form:Numbered", "length": 3}
     cfg = {"type": "ding", "ding": ding, "manager": {"folder": str(tmp_path)}}
     assert look_at(get_env_cls(cfg).parse_config(cfg)).spaces.observation[0].shape == (3,)
 

@@ -348,3 +348,71 @@ def test_a_reset_by_a_seed_alone_is_an_old_one(settings: dict[str, Any]) -> None
         with make_env_manager(None, [make] * 8, seed=np.random.SeedSequence(0)) as envs:
             envs.launch()
             assert envs.observation["observation"].tolist() == first.tolist()
+
+
+class Several:
+    """Of Stable-Baselines3's shape: a vector environment of one."""
+
+    observation_space, action_space, num_envs = gymnasium.spaces.Box(0, 9, (2,)), Discrete(), 1
+
+    def reset(self) -> Any:
+        return np.zeros((1, 2))
+
+    def step(self, action: Any) -> Any:
+        return np.zeros((1, 2)), np.zeros(1), np.zeros(1, bool), [{}]
+
+    def env_is_wrapped(self, _wrapper: Any, _indices: Any = None) -> list[bool]:
+        return [False]
+
+
+def several(kind: str = "same_step", number: int = 1) -> Any:
+    if kind == "stable_baselines3":
+        return Several()
+    mode = gymnasium.vector.AutoresetMode[kind.upper()]
+    return gymnasium.vector.SyncVectorEnv([CountEnv] * number, autoreset_mode=mode)
+
+
+class Inside(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that leads to a vector environment."""
+
+    def __new__(cls, env: Any) -> Any:
+        del env
+        return several()
+
+
+VECTOR = "is a vector environment .num_envs: .*give what makes one"
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [{"kind": "same_step"}, {"kind": "next_step", "number": 3}, {"kind": "stable_baselines3"}],
+)
+def test_a_vector_environment_is_no_single_one(kwargs: dict[str, Any]) -> None:
+    """Of one copy, it looked like one: its last observations and ends were wrong."""
+    settings = {"type": "gymnasium", "env_id": f"{__name__}:several", "kwargs": kwargs}
+    for others in ({}, {"manager": {"type": "subprocess"}}):
+        with pytest.raises(EnvError, match=VECTOR):
+            look_at(get_env_cls(settings).parse_config({**settings, **others}))
+    with (
+        make_env_manager({"type": "base", "max_retry": 1}, [partial(several, **kwargs)]) as envs,
+        pytest.raises(EnvError, match=VECTOR),
+    ):
+        envs.launch()
+
+
+def test_nor_is_one_that_a_wrapper_leads_to() -> None:
+    inside = {
+        "type": "gymnasium",
+        "env_id": f"{__name__}:CountEnv",
+        "wrappers": [f"{__name__}:Inside"],
+    }
+    with pytest.raises(ConfigError, match=f"env.wrappers.0.: .*{VECTOR}"):
+        look_at(get_env_cls(inside).parse_config(inside))
+
+
+def test_a_single_one_may_say_how_many_there_are() -> None:
+    class Counted(CountEnv):
+        num_envs = 7
+
+    env = Counted()
+    assert as_gymnasium(env) is env

@@ -50,8 +50,19 @@ def test_what_has_players_is_not_taken_for_an_environment_of_one() -> None:
     with pytest.raises(ConfigError, match="WindyPair has several players, as PettingZoo"):
         look_at(single)
     in_turns = TeamEnv.parse_config({"env_id": "classic.tictactoe_v3"})
-    with pytest.raises(ConfigError, match=r"(?s)^(?!.*manager).* is played in turns"):
+    with pytest.raises(ConfigError, match=r"(?s)^(?!.*manager).* is played in turns") as refused:
         look_at(in_turns, trains=True)
+    assert str(refused.value).endswith("use env.type: pettingzoo"), "at once it has no masks"
+
+
+def test_a_collector_waits_for_all_games() -> None:
+    """A run was refused when all of its ranks had started."""
+    manager = {"type": "subprocess", "wait_num": 2}
+    cfg = config("fakes.battle_envs:ThreeEnv", manager=manager)
+    with pytest.raises(ConfigError, match=r"env.manager.wait_num: is for environments of one"):
+        look_at(cfg, trains=True)
+    assert look_at(cfg).players == 3, "evaluations wait for all of them"
+    look_at(TeamEnv.parse_config({"env_id": cfg.env_id, "manager": manager}), trains=True)
 
 
 # ------------------------------------------------------------------------------------ the adapter
@@ -199,6 +210,33 @@ def test_one_that_has_come_back_in_turns_ends_as_it_ends_then() -> None:
     _, _, done, infos = env.step([1, None])
     assert done
     assert infos[0] == {"terminated": False, "truncated": True, "eval_episode_return": 0.0}
+
+
+class ComesBackAtOnce(AtOnce):
+    """Where both act at once: a ends in its first step, and is back in b's second one."""
+
+    def step(self, actions: dict[str, int]) -> Any:
+        self._steps += 1
+        self.agents = ["b"] if self._steps == 1 else ["a", "b"]
+        seen, none = {n: np.zeros(1) for n in "ab"}, dict.fromkeys("ab", False)
+        return seen, dict.fromkeys("ab", 0.0), {**none, "a": self._steps == 1}, none, {}
+
+
+@pytest.mark.parametrize("env", [ComesBack, ComesBackAtOnce])
+def test_one_that_comes_back_is_refused_in_a_game_and_taken_in_a_team(env: Any) -> None:
+    """Its value was bootstrapped across its end, until which its transition had not lasted."""
+    game = PettingZooEnv.make_single(config(f"{__name__}:{env.__name__}"))
+    for _ in range(2):  # the second game is not refused for the end in the first one
+        seen = game.reset(seed=0)
+        seen, *_ = game.step([None if own is None else 1 for own in seen])
+        with pytest.raises(EnvValueError, match=r"^player 0 \(a\) has ended, and .*env.type: team"):
+            game.step([None if own is None else 1 for own in seen])
+    if env is ComesBackAtOnce:
+        cfg = TeamEnv.parse_config({"env_id": f"{__name__}:{env.__name__}"})
+        team = TeamEnv.make_single(cfg)
+        team.reset(seed=0)
+        acts = [team.step({"a": 1, "b": 1})[0]["acts"].tolist() for _ in range(2)]
+        assert acts == [[0, 1], [1, 1]]
 
 
 class NeverEmpty(ThreeEnv):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
+import io
 import itertools
+import json
 import logging
+import logging.config
 import os
 import random
 import signal
@@ -28,6 +30,7 @@ import torch
 from gymnasium import spaces
 
 from fakes.env_managers import SYNC, made, running, seen, steps_of
+from fakes.environments import Breaking, Drawing, Ending
 from hpcdi.config.env import ChildConfig, GymnasiumConfig
 from hpcdi.env import in_process, process_state
 from hpcdi.env.create import create_env_manager, get_env_cls
@@ -35,51 +38,15 @@ from hpcdi.env.probe import look_at
 from hpcdi.env.process_state import SignalGuard, in_their_modes, seed_libraries
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError
+from hpcdi.utils.console import forget
+from hpcdi.utils.host import open_files
+from hpcdi.utils.log import LOGGER, close_log, open_log
 
 pytestmark = pytest.mark.usefixtures("env_helpers")
 FORMS = ("pool", "forkserver", *SYNC)
 
 
 # ------------------------------------------------------------------------------------------ ending
-
-
-class Speechless(Exception):
-    """Cannot say what it is."""
-
-    def __str__(self) -> str:
-        raise ValueError
-
-
-class Ending(CountEnv):
-    """Ends its process by an exception once it has made some steps, or when it is made or reset."""
-
-    def __init__(self, how: str, where: str) -> None:
-        super().__init__(9)
-        self._how, self._where = how, where
-        self._steps = self._resets = 0
-        self._end("make")
-
-    def _end(self, where: str) -> None:
-        if where == self._where:
-            if self._how == "exit":
-                sys.exit("licence lost")
-            if self._how == "cancel":
-                raise asyncio.CancelledError("licence lost")
-            if self._how == "speechless":
-                raise Speechless
-            raise KeyboardInterrupt("licence lost")
-
-    def reset(self, **given: Any) -> Any:
-        self._resets += 1
-        if self._resets > 1:
-            self._end("reset")
-        return super().reset(**given)
-
-    def step(self, action: Any) -> Any:
-        self._steps += 1
-        if self._steps >= 2:
-            self._end("step")
-        return super().step(action)
 
 
 @pytest.fixture
@@ -248,6 +215,158 @@ def test_its_own_alarm_stays_its_own(heard: list[int]) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
+# ---------------------------------------------------------------------------------- output and logs
+
+
+class Silencing(CountEnv):
+    """Silences its process once, when it is made, reset or stepped."""
+
+    def __init__(self, way: str, where: str) -> None:
+        super().__init__(3)
+        self._way, self._where = way, where
+        self._silence("make")
+
+    def _silence(self, where: str) -> None:
+        if where != self._where:
+            return
+        self._where = ""
+        if self._way == "streams":
+            sys.stdout = sys.stderr = io.StringIO()
+        if self._way == "descriptors":
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 1)
+            os.dup2(null, 2)
+            os.close(null)
+        if self._way == "closed":
+            with contextlib.suppress(OSError):  # another one has closed it
+                os.close(1)
+        if self._way == "config":
+            logging.config.dictConfig({"version": 1})
+        if self._way == "disable":
+            logging.disable(logging.CRITICAL)
+
+    def reset(self, **given: Any) -> Any:
+        self._silence("reset")
+        return super().reset(**given)
+
+    def step(self, action: Any) -> Any:
+        self._silence("step")
+        return super().step(action)
+
+
+def silencing(way: str) -> Any:
+    cfg = {"type": "gymnasium", "env_id": f"{__name__}:Silencing"}
+    return get_env_cls(cfg).parse_config({**cfg, "kwargs": {"way": way, "where": "make"}})
+
+
+def outputs() -> list[Any]:
+    """Where this process writes to."""
+    files = [os.fstat(number) for number in (1, 2)]
+    return [sys.stdout, sys.stderr, *((file.st_dev, file.st_ino) for file in files)]
+
+
+@pytest.fixture
+def _same_outputs() -> Iterator[None]:
+    streams, copies = (sys.stdout, sys.stderr), [os.dup(1), os.dup(2)]
+    yield
+    sys.stdout, sys.stderr = streams
+    for number, copy in enumerate(copies, 1):
+        os.dup2(copy, number)
+        os.close(copy)
+
+
+@pytest.mark.usefixtures("_same_outputs")
+@pytest.mark.parametrize(
+    ("way", "names"),
+    [("streams", "stdout and stderr"), ("descriptors", "stdout and stderr"), ("closed", "stdout")],
+)
+@pytest.mark.parametrize("where", ["make", "reset"])
+@pytest.mark.parametrize("form", ["pool", *SYNC])
+def test_output_that_an_environment_takes_is_put_back(
+    form: str, where: str, way: str, names: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, files = outputs(), open_files()
+    with (
+        caplog.at_level(logging.WARNING, "hpcdi"),
+        running(form, [partial(Silencing, way, where)] * 2) as manager,
+    ):
+        manager.reset()
+        assert outputs() == before
+    assert f"takes {names}: put back after" in caplog.text
+    assert open_files() == files
+
+
+@pytest.mark.usefixtures("_same_outputs")
+@pytest.mark.parametrize("way", ["streams", "descriptors"])
+def test_a_look_at_one_leaves_the_output(way: str) -> None:
+    before = outputs()
+    look_at(silencing(way))
+    assert outputs() == before
+
+
+@pytest.mark.usefixtures("_same_outputs")
+def test_output_that_nobody_reads_any_more_stays_forgotten(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """We forget it where a write fails, be it of an environment."""
+    ours, theirs = os.pipe()
+    os.dup2(theirs, 1)
+    os.close(theirs)
+    with caplog.at_level(logging.WARNING, "hpcdi"), SignalGuard():
+        os.close(ours)
+        forget(1)
+    assert os.path.samestat(os.fstat(1), Path(os.devnull).stat())
+    assert caplog.text == ""
+
+
+@pytest.fixture
+def _same_logs() -> Iterator[None]:
+    """`logging.config` disables all loggers, and forgets their handlers."""
+    loggers = [
+        each for each in logging.root.manager.loggerDict.values() if hasattr(each, "disabled")
+    ]
+    disabled, handlers = [each.disabled for each in loggers], logging._handlerList[:]
+    yield
+    logging.disable(logging.NOTSET)
+    logging._handlerList[:] = handlers
+    for logger, is_disabled in zip(loggers, disabled, strict=True):
+        logger.disabled = is_disabled
+
+
+@pytest.mark.usefixtures("_same_logs")
+@pytest.mark.parametrize("way", ["config", "disable"])
+@pytest.mark.parametrize("where", ["make", "reset", "step", "look"])
+@pytest.mark.parametrize("form", ["pool", *SYNC])
+def test_logs_go_on_after_one_that_switches_logging_off(
+    form: str, where: str, way: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    open_log(log, 0, "collector")
+    try:
+        if where == "look":
+            look_at(silencing(way))
+        else:
+            with running(form, [partial(Silencing, way, where)] * 2) as manager:
+                steps_of(manager, 2)
+                LOGGER.warning("environment 0 failed")
+        LOGGER.info("the end")
+    finally:
+        close_log()
+    said = [json.loads(line)["message"] for line in log.read_text().splitlines()]
+    assert said == (["the end"] if where == "look" else ["environment 0 failed", "the end"])
+
+
+@pytest.mark.usefixtures("_same_logs")
+def test_a_warning_of_signals_is_heard_from_one_that_switches_logging_off(
+    caplog: pytest.LogCaptureFixture, heard: list[int]
+) -> None:
+    with caplog.at_level(logging.WARNING, "hpcdi"), SignalGuard():
+        logging.disable(logging.CRITICAL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert "takes SIGTERM" in caplog.text
+    assert heard == []
+
+
 # -------------------------------------------------------------------------------------- generators
 
 
@@ -271,33 +390,11 @@ def test_a_look_at_one_does_not_change_the_folder(
     assert Path.cwd() == tmp_path
 
 
-class Drawing(gymnasium.Env[Any, Any]):
-    """Observes what it draws from the process's generators, also when it is made."""
-
-    observation_space = spaces.Box(0, 1, (3,), np.float64)
-    action_space = spaces.Discrete(2)
-
-    def __init__(self) -> None:
-        self._first = np.random.random()
-
-    def _drawn(self) -> Any:
-        return np.array([self._first, np.random.random(), random.random()])
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return self._drawn(), {}
-
-    def step(self, action: Any) -> Any:
-        return self._drawn(), 0.0, False, False, {}
-
-
 def drawn(form: str, seed: int) -> Any:
     with running(form, [Drawing] * 2, seed=seed) as manager:
         first = seen(manager).copy()
         taken = steps_of(manager, 2)
-        columns = 4 if form == "forkserver" else 3  # torch is the policy's in this process
-        return np.stack([first, *(step.successor["observation"] for _, step in taken)])[
-            ..., :columns
-        ]
+        return np.stack([first, *(step.successor["observation"] for _, step in taken)])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -419,11 +516,6 @@ def test_modes_of_a_torch_that_an_environment_imports_are_torch_s_own(
     assert modes() == before
 
 
-class Breaking(Drawing):
-    def step(self, action: Any) -> Any:
-        raise ValueError("broken")
-
-
 def test_one_that_is_made_anew_draws_other_numbers() -> None:
     with running("forkserver", [Breaking], retry_type="renew") as manager:
         first = seen(manager).copy()
@@ -434,7 +526,7 @@ def test_one_that_is_made_anew_draws_other_numbers() -> None:
 
 def test_environments_of_gymnasium_s_processes_draw_other_numbers() -> None:
     cfg = {
-        "type": "gymnasium", "env_id": f"{__name__}:Drawing", "vectorization": "sync",
+        "type": "gymnasium", "env_id": "fakes.environments:Drawing", "vectorization": "sync",
         "collector_env_num": 3,
     }  # fmt: skip
     with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
@@ -496,8 +588,8 @@ def test_one_that_ends_its_process_cannot_be_made() -> None:
 def test_one_that_quits_or_hangs_when_it_is_closed_is_a_warning(
     how: str, said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_process, "LOCAL_CLOSE_S", 0.1)
     monkeypatch.setattr(in_process, "CLOSE_S", 0.1)
+    monkeypatch.setattr(in_process, "CLOSE_AGAIN_S", 0.1)
     handlers = process_state.handlers_of_signals()
     with caplog.at_level(logging.WARNING, "hpcdi"):
         look_at(quitting(how, "close"))
@@ -508,7 +600,10 @@ def test_one_that_quits_or_hangs_when_it_is_closed_is_a_warning(
 
 
 class Strict(OfDoubles):
-    """Has numpy raise errors, and returns numbers that are none in float32."""
+    """Has numpy raise errors, and returns numbers that are none in float32.
+
+    Its child process has torch, as this module does.
+    """
 
     observation_space = spaces.Box(-9, 9, (1,), np.float64)
 

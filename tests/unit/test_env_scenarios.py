@@ -62,6 +62,23 @@ class Born(Seeded):
         return super().step(action)
 
 
+class Failing(Seeded):
+    """One of some number fails in steps of its second episode, and of all later ones."""
+
+    def __init__(self, index: int, broken: int) -> None:
+        super().__init__()
+        self._fails, self._episodes = index == broken, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._episodes += 1
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        if self._fails and self._episodes > 1:
+            raise RuntimeError("broken")
+        return super().step(action)
+
+
 def manager(*, evaluate: bool = False, **env: Any) -> EnvManager:
     cfg = {
         "type": "gymnasium", "env_id": f"{__name__}:Seeded", "collector_env_num": 2,
@@ -111,6 +128,82 @@ def test_each_evaluation_plays_the_set_once_in_order() -> None:
         for _ in range(2):
             envs.reset()
             assert seeds_seen(envs, 4) == [[4, 6], [5, 7]]
+
+
+def seeds_played(envs: EnvManager) -> list[int]:
+    """The seeds of the episodes that end, until all are done."""
+    played: list[int] = []
+    for _ in range(100):
+        if envs.done:
+            return played
+        step = envs.step({"action": np.zeros(envs.rows, np.int64)})
+        assert step.seeds is not None
+        played += step.seeds[step.ended & step.live, 0].tolist()
+    raise AssertionError(f"only {played} were played")
+
+
+@pytest.mark.parametrize("kind", ["base", "subprocess"])
+@pytest.mark.parametrize(("episodes", "broken"), [(1, 1), (2, 1), (2, 0), (3, 2)])
+def test_what_a_retired_environment_has_left_of_an_evaluation_others_play(
+    kind: str, episodes: int, broken: int
+) -> None:
+    """Also where they had played theirs; the mean was over the others' seeds alone."""
+    given, count = list(range(10, 10 + 3 * episodes)), 3
+    env = {"env_id": f"{__name__}:Failing", "evaluator_env_num": count, "collector_env_num": 1}
+    env |= {"eval_kwargs": {"index": "{index}", "broken": 1 + broken}, "eval_seeds": given}
+    env |= {"kwargs": {"index": 0, "broken": -1}, "evaluator_episode_num": episodes}
+    settings = {"type": kind, "max_retry": 1, "retry_type": "reset"}
+    with manager(evaluate=True, **env, manager=settings) as envs:
+        envs.retires = envs.hands_over = True
+        envs.launch()
+        for retired in (0, 1, 1):
+            envs.reset()
+            assert envs.health["envs_retired"] == retired
+            assert sorted(seeds_played(envs)) == given
+            assert len(envs.take_episodes().returns) == len(given)
+
+
+@pytest.mark.parametrize("kind", ["base", "subprocess"])
+def test_an_evaluation_plays_as_many_episodes_without_a_set_of_seeds(kind: str) -> None:
+    env = {"env_id": f"{__name__}:Failing", "collector_env_num": 1}
+    env |= {"eval_kwargs": {"index": "{index}", "broken": 1}, "kwargs": {"index": 0, "broken": -1}}
+    settings = {"type": kind, "max_retry": 1, "retry_type": "renew"}
+    with manager(evaluate=True, **env, manager=settings, evaluator_episode_num=3) as envs:
+        envs.retires = envs.hands_over = True
+        envs.launch()
+        envs.max_steps = 1  # what is cut begins no other episode, but for those of others
+        for _ in range(2):
+            envs.reset()
+            while not envs.done:
+                envs.step({"action": np.zeros(envs.rows, np.int64)})
+            assert len(envs.take_episodes().lengths) == 6
+        assert envs.health["envs_retired"] == 1
+
+
+def test_a_seed_whose_episode_has_failed_is_played_again() -> None:
+    """It was left out, and another came twice."""
+    env = {"env_id": f"{__name__}:FailingOnce", "eval_seeds": [4, 5, 6], "collector_env_num": 1}
+    for retry in ("reset", "renew"):
+        FailingOnce.failures = 0
+        settings = {"type": "base", "retry_type": retry}
+        with manager(evaluate=True, **env, manager=settings) as envs:
+            envs.hands_over = True
+            envs.launch()
+            envs.reset(quota=[2, 1])
+            assert sorted(seeds_played(envs)) == [4, 5, 6]
+        assert FailingOnce.failures == 1
+
+
+class FailingOnce(Seeded):
+    """Fails in the first step of the seed 5, once."""
+
+    failures: ClassVar[int] = 0
+
+    def step(self, action: Any) -> Any:
+        if self._seed == 5 and not FailingOnce.failures:
+            FailingOnce.failures += 1
+            raise RuntimeError("once")
+        return super().step(action)
 
 
 def test_without_a_set_seeds_are_as_before() -> None:

@@ -24,7 +24,6 @@ from fakes.env_managers import (
     stepped,
     steps_of,
     vector_manager,
-    waiting,
 )
 from hpcdi.env.create import create_env_manager
 from hpcdi.env.manager import EnvManager
@@ -330,18 +329,6 @@ def count_manager() -> EnvManager:
         evaluate=False,
         seed=np.random.SeedSequence(0),
     )
-
-
-def test_launch_is_refused_while_running_and_works_again_after_close() -> None:
-    manager = count_manager()
-    manager.launch()
-    with pytest.raises(EnvError, match=r"close\(\) them before launch"):
-        manager.launch()
-    manager.close()
-    manager.close()
-    manager.launch()
-    assert waiting(manager) == {0, 1, 2}
-    manager.close()
 
 
 def test_nothing_can_be_stepped_before_launch_or_after_close() -> None:

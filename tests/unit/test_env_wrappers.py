@@ -185,7 +185,7 @@ MODULE = """
 YAML = """
     exp_name: coin
     env: {type: gymnasium, env_id: "coins_of_a_test:Coin", wrappers: ["coins_of_a_test:Twice"],
-          import_names: [coins_of_a_test], manager: {type: subprocess}}
+          import_names: [coins_of_a_test], manager: {type: subprocess}, collector_env_num: 2}
     policy: {type: dqn}
 """
 PROGRAM = """
@@ -193,13 +193,12 @@ PROGRAM = """
     import numpy as np
     from hpcdi.config.load import load
     from hpcdi.env.create import create_env_manager
-    from hpcdi.config.load import compile_config
 
     if __name__ == "__main__":
-        config = load(sys.argv[1]).config if len(sys.argv) == 2 else None
+        config = load(sys.argv[1]).config
         with create_env_manager(config.env, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
             envs.launch()
-            print(envs.step({"action": np.zeros(8, np.int64)}).reward.tolist())
+            print(envs.step({"action": np.zeros(2, np.int64)}).reward.tolist())
             print(config.system.import_path)
 """
 
@@ -218,7 +217,7 @@ def test_modules_beside_the_yaml_are_found_from_any_folder_also_by_child_process
         [sys.executable, str(program), str(experiment / "coin.yaml")],
         cwd=elsewhere, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout.splitlines() == [str([2.0] * 8), str((str(experiment),))], done.stderr
+    assert done.stdout.splitlines() == [str([2.0] * 2), str((str(experiment),))], done.stderr
 
 
 def test_a_folder_without_modules_is_not_searched(tmp_path: Path) -> None:

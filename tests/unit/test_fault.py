@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,19 +126,16 @@ def test_the_guides_fault_leaves_a_collector() -> None:
     assert 0 < len(dead) < len(ranks)
 
 
-@pytest.mark.slow
-def test_the_command_refuses_them(tmp_path: Path) -> None:
-    variables = {k: v for k, v in os.environ.items() if k not in ("CI", "HPCDI_ALLOW_FAULTS")}
+@pytest.mark.usefixtures("same_process_state")
+def test_the_command_refuses_them(
+    tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CI", "HPCDI_ALLOW_FAULTS"):
+        monkeypatch.delenv(name, raising=False)
+    given = ("fault.kind=raise", "fault.rank=0", "fault.at_step=1", "--run-dir")
     config = REPOSITORY / "configs" / "cartpole_dqn.yaml"
-    told = subprocess.run(
-        [
-            sys.executable, "-m", "hpcdi", "serial", str(config), "fault.kind=kill",
-            "fault.rank=0", "fault.at_step=1", "--run-dir", str(tmp_path / "run"),
-        ],
-        env=variables, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert told.returncode == 2
-    assert "fault: kills or disturbs ranks on purpose" in told.stderr
+    told = refused("serial", config, *given, str(tmp_path / "run"))
+    assert "fault: kills or disturbs ranks on purpose" in told
     assert not (tmp_path / "run").exists()
 
 

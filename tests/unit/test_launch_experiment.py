@@ -112,10 +112,9 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     ],
 )
 def test_what_a_run_in_one_process_cannot_do_is_said_at_once(override: str, problem: str) -> None:
-    path = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
     with pytest.raises(ConfigError, match=problem):
-        load_experiment(path, [override], over_ranks=False)
-    load_experiment(path, [override])  # over ranks nobody asks
+        load_experiment(CONFIG, [override], over_ranks=False)
+    load_experiment(CONFIG, [override])  # over ranks nobody asks
 
 
 @pytest.mark.parametrize(
@@ -137,9 +136,8 @@ def test_parts_of_the_users_own_are_tried_before_anything_starts(
 
 
 def test_a_key_is_not_its_own_better_spelling() -> None:
-    path = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_ppo.yaml")
     with pytest.raises(ConfigError) as caught:
-        load_experiment(path, ["policy.model.dueling=true"])
+        load_experiment(CONFIG.replace("dqn", "ppo"), ["policy.model.dueling=true"])
     assert "did you mean policy.model.dueling" not in str(caught.value)
 
 

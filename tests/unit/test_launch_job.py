@@ -21,10 +21,9 @@ from typing import Any
 import pytest
 
 from hpcdi.errors import EXIT_USAGE
-from hpcdi.run import local, loopback
+from hpcdi.run import local, loopback, signals
 from hpcdi.run.environment import REFUSED
 from hpcdi.run.local import Job, Patience
-from hpcdi.run.signals import SECOND_S
 from hpcdi.store.layout import RunLayout
 
 
@@ -308,11 +307,12 @@ def test_the_first_signal_is_handed_to_rank_0(
 
 
 def test_the_second_signal_ends_mpirun(
-    job: Callable[..., Job], coordinator: subprocess.Popen[str]
+    job: Callable[..., Job], coordinator: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(signals, "SECOND_S", 0.05)
     running = job(host=platform.node(), pid=coordinator.pid)
     signal.raise_signal(signal.SIGINT)
-    time.sleep(SECOND_S)
+    time.sleep(0.05)
     signal.raise_signal(signal.SIGINT)
     assert running.wait() == 130
     assert running._process.returncode == -signal.SIGHUP

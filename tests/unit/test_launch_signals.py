@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU
 
@@ -18,16 +17,21 @@ from hpcdi.comm.messages import StopRequest
 from hpcdi.errors import LaunchError
 from hpcdi.run.signals import SECOND_S, SignalFlag, Signals, preempt_signals
 
-# It says what the flag holds whenever a line comes in; signals come while it waits for one.
+# It says what the flag holds whenever a line comes in, which says how much later it is by then;
+# signals come while it waits for one.
 CHILD = """
 import signal, sys
-from hpcdi.run.signals import SignalFlag
+from types import SimpleNamespace
+from hpcdi.run import signals
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
-flag = SignalFlag()
+now = 0.0
+signals.time = SimpleNamespace(monotonic=lambda: now)
+flag = signals.SignalFlag()
 flag.install()
 print("ready", flush=True)
 for line in sys.stdin:
+    now += float(line)
     print(flag.take(), flush=True)
 """
 
@@ -55,11 +59,11 @@ def child() -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def ask(process: subprocess.Popen[str]) -> str:
+def ask(process: subprocess.Popen[str], later_s: float = 0.0) -> str:
     """What the child's flag gives now."""
     assert process.stdin
     assert process.stdout
-    process.stdin.write("\n")
+    process.stdin.write(f"{later_s}\n")
     process.stdin.flush()
     return process.stdout.readline().strip()
 
@@ -86,10 +90,9 @@ def test_the_first_signal_asks_and_the_second_ends(
     assert ask(child) == "None"
     child.send_signal(first)
     assert ask(child) == str(request_)
-    assert ask(child) == "None"  # it is said once
+    assert ask(child, SECOND_S) == "None"  # it is said once
     if second is None:
         return
-    time.sleep(SECOND_S)
     child.send_signal(second)
     assert child.wait(timeout=30) == exit_code
 
@@ -111,7 +114,7 @@ except KeyboardInterrupt:
         assert child.stdout.readline() == "ready\n"
         child.send_signal(SIGINT)
         assert ask(child) == str(StopRequest("received SIGINT", 130))
-        time.sleep(SECOND_S)
+        assert ask(child, SECOND_S) == "None"
         child.send_signal(SIGINT)
         assert child.stdout.readline() == "True\n"
 
@@ -124,7 +127,7 @@ def test_a_preemption_is_not_the_first_of_two_that_end(child: subprocess.Popen[s
         child.send_signal(SIGUSR2)
     child.send_signal(SIGTERM)
     assert ask(child) == "None"
-    time.sleep(SECOND_S)
+    assert ask(child, SECOND_S) == "None"
     child.send_signal(SIGTERM)
     assert child.wait(timeout=30) == 143
 
@@ -170,12 +173,10 @@ def test_signals_that_come_together_are_one_wish(
         assert ask(child) == str(StopRequest("received SIGINT", 130))
     for _ in range(3):
         child.send_signal(SIGTERM)
-    time.sleep(0.2)
-    child.send_signal(SIGINT)
-    time.sleep(0.2)
     assert ask(child) == str(StopRequest("received SIGTERM", 85))
+    child.send_signal(SIGINT)
     assert ask(child) == "None"
-    time.sleep(SECOND_S)
+    assert ask(child, SECOND_S) == "None"
     child.send_signal(SIGTERM)
     assert child.wait(timeout=30) == 143
 

@@ -1,4 +1,4 @@
-"""Scripts in a league: what the user's function returns becomes columns of an action, checked."""
+"""Scripts in a league: what they return becomes columns of an action; results of games."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 
 from hpcdi.env.contract import read_spaces
 from hpcdi.errors import PolicyError
-from hpcdi.league.battle_agent import Players
+from hpcdi.league.battle_agent import Players, _results
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.policy.spaces import with_bounds
 from hpcdi.types import ACTION_MASK, Array, Columns
@@ -119,3 +119,19 @@ def test_an_action_that_is_not_legal_is_refused(script: Any) -> None:
     script(MultiDiscrete([5, 3]), [1, 0], legal)
     with pytest.raises(PolicyError, match="not legal"):
         script(MultiDiscrete([5, 3]), [1, 2], legal)
+
+
+@pytest.mark.parametrize(
+    "seating", [["one", "two", "two", "two"], ["one", "one", "two", "two"], ["one", "two"]]
+)
+def test_results_of_equal_players_favour_neither_seats_nor_who_has_more(seating: list[str]) -> None:
+    """The first seat wins: where one had a seat and two three, one's score was 0.25."""
+    rng, games = np.random.default_rng(0), 4000
+    won = [1.0] + [0.0] * (len(seating) - 1)
+    points = 0.0
+    for _ in range(games):
+        names = rng.permutation(seating).tolist()
+        ((*pair, wins, draws, losses),) = _results(names, won, names.index("one"), rng)
+        assert (pair, wins + draws + losses) == (["one", "two"], 1), "one game a game"
+        points += wins + draws / 2
+    assert points / games == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(games))

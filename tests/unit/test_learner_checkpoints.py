@@ -487,22 +487,6 @@ def test_the_best_of_a_run_over_ranks_holds_weights_alone(tmp_path: Path) -> Non
     assert again.train_iter == 0
 
 
-def test_learners_of_a_group_keep_their_own_random_numbers(tmp_path: Path) -> None:
-    """In a snapshot of the run; one that was not there has those that it started with."""
-    writers: dict[str, Any] = {}
-    learners = [learner_of(tmp_path, policy_of("ppo", seed=rank), rank=rank) for rank in (0, 1)]
-    for learner in learners:
-        writers |= learner_files(learner)
-    assert set(writers) == {"policy.safetensors", "learner.pt", "learner_1.pt"}
-    folder = save_checkpoint(tmp_path, "snapshot", writers, {"train_iter": 0}, keep=None)
-    for rank in (0, 1, 2):
-        again = learner_of(tmp_path, policy_of("ppo", seed=7), rank=rank)
-        before = again.policy.state_dict()["rng"]
-        load_learner(again, folder)
-        expected = before if rank == 2 else learners[rank].policy.state_dict()["rng"]
-        assert again.policy.state_dict()["rng"] == expected
-
-
 class WithCallbacks(BaseLearner):
     """A learner whose callbacks have a state of this rank."""
 
@@ -540,12 +524,16 @@ def cql_of(seed: int) -> Any:
     return create_policy({"type": "cql", "model": model}, ["learn"], seed=seeds).learn_mode
 
 
-def test_generators_of_any_name_are_not_shared(tmp_path: Path) -> None:
-    """CQL has a second one, for the actions whose values it lowers."""
+def test_learners_of_a_group_keep_their_own_random_numbers(tmp_path: Path) -> None:
+    """In a snapshot of the run; one that was not there has those that it started with.
+
+    Generators of any name: CQL has a second one, for the actions whose values it lowers.
+    """
     writers: dict[str, Any] = {}
     learners = [learner_of(tmp_path, cql_of(rank), rank=rank) for rank in (0, 1)]
     for learner in learners:
         writers |= learner_files(learner)
+    assert set(writers) == {"policy.safetensors", "learner.pt", "learner_1.pt"}
     folder = save_checkpoint(tmp_path, "snapshot", writers, {"train_iter": 0}, keep=None)
     for rank in (0, 1, 2):
         again = learner_of(tmp_path, cql_of(7), rank=rank)

@@ -103,7 +103,8 @@ def test_priorities_of_something_else_are_refused() -> None:
 def test_every_pass_must_have_a_finite_loss_in_a_run(caplog: pytest.LogCaptureFixture) -> None:
     passes = [{"total_loss": 1.0}, {"total_loss": float("nan")}]
     of_a_run = BaseLearner(LearnerConfig(log_policy=False), Policy(passes))
-    with pytest.raises(PolicyError, match="total_loss is nan in train iteration 2"):
+    said = "total_loss is nan in train iteration 2: the network has diverged"
+    with pytest.raises(PolicyError, match=said):
         of_a_run.train([])
     learner = learner_of(passes, passes)
     learner.train([])

@@ -21,45 +21,9 @@ from hpcdi.worker.learner.comm import LearnerSlave, MPIFileSystemLearner
 from hpcdi.worker.slave import TaskFail
 
 
-class Callbacks:
-    """What a message side offers to its slave; keeps what it was called with."""
-
-    def __init__(self) -> None:
-        self.started: list[dict[str, Any]] = []
-        self.closed = 0
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def table(self) -> dict[str, Any]:
-        return {
-            "deal_with_resource": lambda: {"gpu": 1, "cpu": 2},
-            "deal_with_learner_start": self.started.append,
-            "deal_with_get_data": lambda: {"batch_size": 4},
-            "deal_with_learner_learn": lambda data: {"learner_step": len(data)},
-            "deal_with_learner_close": self.close,
-        }
-
-
-def test_each_task_calls_its_callback() -> None:
-    callbacks = Callbacks()
-    do = LearnerSlave("host", 1, callback_fn=callbacks.table())._process_task
-    assert do({"name": "resource"}) == {"gpu": 1, "cpu": 2}
-    info = {"task_id": "t", "policy_id": "p", "buffer_id": "b", "learner_cfg": {}}
-    started = do({"name": "learner_start_task", "task_info": info})
-    assert started == {"message": "learner task has started"}
-    assert callbacks.started == [info]
-    names = {"task_id": "t", "buffer_id": "b"}
-    assert do({"name": "learner_get_data_task"}) == {**names, "batch_size": 4}
-    learnt = do({"name": "learner_learn_task", "data": [1, 2]})
-    assert learnt == {**names, "info": {"learner_step": 2}}
-    assert do({"name": "learner_close_task"}) == names
-    assert callbacks.closed == 1
-
-
 @pytest.mark.parametrize("task", [{"name": "collector_start_task"}, {"name": None}, {}])
 def test_an_unknown_task(task: dict[str, Any]) -> None:
-    slave = LearnerSlave(callback_fn=Callbacks().table())
+    slave = LearnerSlave(callback_fn=dict.fromkeys(LearnerSlave.CALLBACKS, print))
     with pytest.raises(TaskFail, match=f"a learner knows no task {task.get('name')!r}") as failed:
         slave._process_task(task)
     assert failed.value.result == {"message": "task name error"}

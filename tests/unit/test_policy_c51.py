@@ -163,7 +163,7 @@ def test_the_distribution_of_a_coin_that_ends_the_episode() -> None:
     np.testing.assert_allclose(found, [0, 0.5, 0, 0, 0, 0.5, 0], atol=0.02)
 
 
-# ---------------------------------------------------------------------------- acting, state, config
+# ----------------------------------------------------------------------------------- acting, config
 
 
 def test_the_action_of_the_largest_mean_is_chosen_among_legal_ones() -> None:
@@ -193,16 +193,6 @@ def test_it_is_exported_for_any_number_of_observations(dueling: bool) -> None:
             act({"observation": observation})["action"].tolist()
             == built.act_greedily({"observation": observation})["action"].tolist()
         )
-
-
-def test_a_learner_goes_on_as_if_it_had_not_been_stopped() -> None:
-    learn = {"target_update_freq": 4, "learning_rate": 0.05}
-    whole, first, second = (policy("learn", learn=learn).learn_mode for _ in range(3))
-    losses = [whole.forward(batch_of(seed))["total_loss"] for seed in range(6)]
-    again = [first.forward(batch_of(seed))["total_loss"] for seed in range(3)]
-    second.load_state_dict(first.state_dict())
-    again += [second.forward(batch_of(seed))["total_loss"] for seed in range(3, 6)]
-    assert again == losses
 
 
 @pytest.mark.parametrize(

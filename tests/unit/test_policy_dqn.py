@@ -128,11 +128,12 @@ def test_parameters_of_another_network_are_refused() -> None:
 
 
 def test_all_modes_in_one_process_share_the_network() -> None:
-    built = policy("learn", "collect")
+    built = policy("learn", "collect", "eval")
     before = built.act({"observation": OBSERVATION}, {})["action"]
     for seed in range(30):
         built.learn_mode.forward(columnar_batch(seed))
-    assert equal(built.collect_mode.state_dict()["model"], built.learn_mode.state_dict()["model"])
+    for mode in (built.collect_mode, built.eval_mode):
+        assert equal(mode.state_dict()["model"], built.learn_mode.state_dict()["model"])
     assert (built.act({"observation": OBSERVATION}, {})["action"] != before).any()
 
 
@@ -379,13 +380,6 @@ def test_the_batch_is_left_as_it_was() -> None:
 
 
 # ------------------------------------------------------------------------------------ many updates
-
-
-def test_the_loss_falls_on_a_fixed_batch() -> None:
-    learn = {"double": False, "loss": "mse", "learning_rate": 1e-2, "target_update_freq": 1000}
-    built = policy("learn", learn=learn)
-    losses = [built.update(columnar_batch(0))["total_loss"] for _ in range(300)]
-    assert losses[-1] < 0.1 * losses[0]
 
 
 @pytest.mark.parametrize("double", [True, False])

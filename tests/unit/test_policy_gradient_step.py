@@ -293,6 +293,8 @@ def test_weights_alone_load(kind: str) -> None:
     old, new = mode_of(kind), mode_of(kind, precision="fp16")
     old.forward(data_of(kind))
     new.load_state_dict({"model": old.state_dict()["model"]})
+    for name, tensor in old.state_dict()["model"].items():
+        assert torch.equal(tensor, new.state_dict()["model"][name])
     assert new.state_dict()["updates"] == 0
     assert new.state_dict()["scaler"]["scale"] == 65536.0
 

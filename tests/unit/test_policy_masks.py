@@ -223,8 +223,10 @@ def test_a_game_whose_illegal_action_has_the_highest_value(double: bool) -> None
                 [built.collect_mode.process_transition(obs, output, step)]
             )
             done = step.done
+    columns = columns_of_samples(samples, 0.5)
+    batch = {name: torch.from_numpy(column) for name, column in columns.items()}
     for _ in range(300):
-        built.learn_mode.forward(samples)
+        built.learn_mode.forward(batch)
     values = built._model(torch.eye(3), {})[0].detach().numpy()
     np.testing.assert_allclose(values[0, :2], [0.7, 0.5], atol=0.05)
     np.testing.assert_allclose(values[1, :2], [0.0, 1.0], atol=0.05)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from typing import Any
 from unittest.mock import patch
 
@@ -14,8 +12,8 @@ import torch
 
 from fakes.env_managers import shape_of
 from fakes.spaces import simple_spaces
-from hpcdi.errors import ConfigError, PolicyError
-from hpcdi.policy.create import create_policy, get_policy_cls
+from hpcdi.errors import ConfigError
+from hpcdi.policy.create import create_policy
 from hpcdi.policy.ppo import PPOPolicy
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.roles.collector.recorder import Recorder
@@ -258,22 +256,6 @@ def test_a_learner_goes_on_as_if_it_had_not_been_stopped(model: dict[str, Any]) 
     assert equal(whole._state_dict_learn()["model"], second._state_dict_learn()["model"])
 
 
-def test_parameters_alone_may_be_loaded() -> None:
-    giver, taker = policy("learn", seed=1).learn_mode, policy("learn").learn_mode
-    taker.load_state_dict({"model": giver.state_dict()["model"]})
-    assert equal(taker.state_dict()["model"], giver.state_dict()["model"])
-    assert taker.state_dict()["updates"] == 0
-
-
-def test_all_modes_in_one_process_share_the_network() -> None:
-    built = policy("learn", "collect", "eval")
-    built.learn_mode.forward(batch_of(collected(DISCRETE, 0)))
-    learnt = built.learn_mode.state_dict()["model"]
-    assert equal(built.collect_mode.state_dict()["model"], learnt)
-    assert equal(built.eval_mode.state_dict()["model"], learnt)
-    assert not equal(policy("eval").eval_mode.state_dict()["model"], learnt)
-
-
 # ------------------------------------------------------------------------------------------- data
 
 ENVS, LENGTH = 3, 8
@@ -434,18 +416,6 @@ def test_attributes_that_workers_ask_for() -> None:
     assert built.learn_mode.get_attribute("columnar") is True
 
 
-def test_command_mode_asks_for_nothing_and_needs_no_torch() -> None:
-    code = """
-import sys, hpcdi.policy.exploration
-from hpcdi.policy.create import create_policy
-mode = create_policy({"type": "ppo_command"}, ["command"]).command_mode
-print(mode.get_setting_collect({"envstep": 0}), "torch" in sys.modules)
-"""
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "{} False"
-    assert get_policy_cls({"type": "ppo_command"}) is get_policy_cls({"type": "ppo"}) is PPOPolicy
-
-
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
@@ -464,17 +434,6 @@ print(mode.get_setting_collect({"envstep": 0}), "torch" in sys.modules)
 def test_wrong_settings(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         create_policy({"type": "ppo", **settings}, ["command"])
-
-
-def test_computing_modes_need_the_shapes() -> None:
-    with pytest.raises(PolicyError, match="with_spaces"):
-        create_policy({"type": "ppo"}, ["collect"])
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_cuda_without_a_device() -> None:
-    with pytest.raises(PolicyError, match=r"policy.cuda is true, but torch sees no CUDA device"):
-        policy("learn", cuda=True)
 
 
 def filled(model: dict[str, Any], spaces: Spaces) -> tuple[Any, list[str]]:

@@ -66,7 +66,7 @@ RUNS = {
     "league": LEAGUE,
     "dicts": (FOREIGN, ()),
 }
-ALL_RUNS = pytest.mark.parametrize(("name", "overrides"), RUNS.values(), ids=RUNS.keys())
+ALL_RUNS = pytest.mark.parametrize("kind", RUNS)
 
 
 @pytest.fixture
@@ -79,6 +79,12 @@ def go(tmp_path: Path) -> Callable[..., tuple[int, Path]]:
         return serial(config, overrides, str(run_dir)), run_dir
 
     return start
+
+
+@pytest.fixture
+def done(kept: Callable[[str], Path], tmp_path: Path) -> Path:
+    """The folder of a run that is done, after four iterations."""
+    return shutil.copytree(kept("dqn"), tmp_path / "run")
 
 
 def iterations(run_dir: Path) -> list[int]:
@@ -118,6 +124,28 @@ def state_of(run: LocalRun) -> dict[str, Any]:
         },
         "torch": torch.get_rng_state(),
     }  # fmt: skip
+
+
+def told(run: LocalRun) -> list[dict[str, Any]]:
+    """Its evaluations, without the time that they took."""
+    return [{**each, "took_s": 0} for each in run.coordinator.figures()["evaluations"]]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Any, Any]]:
+    """A run of `RUNS` with the seed 3, made once: its folder (read only), state, evaluations."""
+    made: dict[str, tuple[Path, Any, Any]] = {}
+
+    def play(kind: str) -> tuple[Path, Any, Any]:
+        if kind not in made:
+            name, overrides = RUNS[kind]
+            root = tmp_path_factory.mktemp(kind)
+            with serial_run(root, name, *overrides, FIVE, "seed=3") as run:
+                train(run)
+                made[kind] = root, state_of(run), told(run)
+        return made[kind]
+
+    return play
 
 
 def run_of(run: LocalRun) -> Group:
@@ -216,11 +244,10 @@ def test_a_checkpoint_that_is_not_there_is_told_before_a_folder_is_made(tmp_path
 
 
 def test_a_checkpoint_of_another_network_ends_a_run_that_begins_with_it(
-    go: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+    done: Path, go: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
     capfd.readouterr()
-    load = f"{HOOK}.load_ckpt_before_run={run_dir / 'checkpoints' / 'ckpt_final'}"
+    load = f"{HOOK}.load_ckpt_before_run={done / 'checkpoints' / 'ckpt_final'}"
     code, other = go("cartpole_dqn", *DQN, load, "policy.model.encoder_hidden_size_list=[9]")
     err = capfd.readouterr().err
     assert code == 1
@@ -233,21 +260,19 @@ def test_a_checkpoint_of_another_network_ends_a_run_that_begins_with_it(
 
 @ALL_RUNS
 def test_the_same_seed_is_the_same_run(
-    tmp_path: Path, name: str, overrides: tuple[str, ...]
+    tmp_path: Path, first: Callable[[str], tuple[Path, Any, Any]], kind: str
 ) -> None:
-    states = []
-    for number, seed in enumerate((3, 3, 4)):
-        torch.rand(number)  # foreign policies take torch's own random numbers
-        with serial_run(
-            tmp_path / str(number), name, *overrides, FIVE, f"seed={seed}"
-        ) as run:  # fmt: skip
+    _, state, evaluations = first(kind)
+    name, overrides = RUNS[kind]
+    for seed in (3, 4):
+        torch.rand(seed)  # foreign policies take torch's own random numbers
+        with serial_run(tmp_path / str(seed), name, *overrides, FIVE, f"seed={seed}") as run:
             train(run)
-            evaluations = run.coordinator.figures()["evaluations"]
-            for evaluation in evaluations:
-                del evaluation["took_s"]
-            states.append({**state_of(run), "evaluations": evaluations})
-    assert same(states[0], states[1])
-    assert not same(states[0]["policies"], states[2]["policies"])
+            if seed == 3:
+                assert same(state, state_of(run))
+                assert evaluations == told(run)
+            else:
+                assert not same(state["policies"], state_of(run)["policies"])
 
 
 def test_a_deterministic_run_repeats_what_came_after_a_snapshot(tmp_path: Path) -> None:
@@ -292,10 +317,12 @@ def test_a_deterministic_run_that_cannot_repeat_keeps_what_it_has_published(tmp_
 
 
 @ALL_RUNS
-def test_a_run_goes_on_where_it_was(tmp_path: Path, name: str, overrides: tuple[str, ...]) -> None:
-    with serial_run(tmp_path, name, *overrides, FIVE) as run:
-        train(run)
-        before = state_of(run)
+def test_a_run_goes_on_where_it_was(
+    tmp_path: Path, first: Callable[[str], tuple[Path, Any, Any]], kind: str
+) -> None:
+    root, before, _ = first(kind)
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    name, overrides = RUNS[kind][0], (*RUNS[kind][1], "seed=3")
     torch.manual_seed(99)
     with serial_run(tmp_path, name, *overrides, FIVE, restarts=1) as run:
         said = resume(run, tmp_path)
@@ -405,59 +432,56 @@ def test_where_there_is_no_checkpoint(tmp_path: Path) -> None:
 def test_checkpoints_come_by_time(tmp_path: Path) -> None:
     name, overrides = RUNS["dqn"]
     keep = ("system.snapshot_s=1e-9", "system.keep_snapshots=3")
-    many = f"{LIMIT}.max_train_iter=100"  # a snapshot begins once the one before is written
+    many = f"{LIMIT}.max_train_iter=40"  # a snapshot begins once the one before is written
     with serial_run(tmp_path, name, *overrides, many, *keep) as run:
         train(run)
     found = iterations(tmp_path)
     assert len(found) == len(set(found)) == 3
-    assert (found[-1], found) == (100, sorted(found))
+    assert (found[-1], found) == (40, sorted(found))
 
 
-def test_the_command_goes_on(go: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
-    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
-    left = run_dir / "snapshots" / ".snapshot_000006.tmp-elsewhere-1"
+def test_the_command_goes_on(done: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    left = done / "snapshots" / ".snapshot_000006.tmp-elsewhere-1"
     left.mkdir()
-    before = facts_of(run_dir)
-    config = load(run_dir / "config.yaml").to_mapping()
+    before = facts_of(done)
+    config = load(done / "config.yaml").to_mapping()
     capfd.readouterr()
-    assert main(["serial", "--resume", str(run_dir), f"{LIMIT}.max_train_iter=8"]) == 0
+    assert main(["serial", "--resume", str(done), f"{LIMIT}.max_train_iter=8"]) == 0
     out, err = capfd.readouterr()
-    assert err == f"hpcdi: note: resumed with {LIMIT}.max_train_iter: 5.0 in the run, 8.0 now\n"
+    assert err == f"hpcdi: note: resumed with {LIMIT}.max_train_iter: 4.0 in the run, 8.0 now\n"
     for said in (", restart 1", "resumed      snapshot_000002: env step", "8 train iter"):
         assert said in out, said
-    after = facts_of(run_dir)
+    after = facts_of(done)
     assert (after["state"], after["restarts"]) == ("done", 1)
     assert after["figures"]["train_iter"] == 8
     assert after["started"] == before["started"]
     assert after["figures"]["env_steps"] > before["figures"]["env_steps"]
     assert not left.exists()
     config["policy"]["other"]["commander"]["max_train_iter"] = 8
-    assert load(run_dir / "config.yaml").to_mapping() == config
-    assert iterations(run_dir) == [5, 8]
+    assert load(done / "config.yaml").to_mapping() == config
+    assert iterations(done) == [4, 8]
 
 
-def test_overrides_stand_before_or_after_resume(go: Callable[..., Any]) -> None:
-    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
+def test_overrides_stand_before_or_after_resume(done: Path) -> None:
     for number, line in enumerate(
         (["a", "--resume", "r", "b"], ["--resume", "r", "a", "b"], ["a", "b", "--resume", "r"])
     ):
         words = {
             "a": f"{LIMIT}.max_train_iter={6 + number}", "b": "policy.learn.learning_rate=1e-4",
-            "r": str(run_dir),
+            "r": str(done),
         }  # fmt: skip
         assert main(["serial", *(words.get(word, word) for word in line)]) == 0
-        assert facts_of(run_dir)["figures"]["train_iter"] == 6 + number
+        assert facts_of(done)["figures"]["train_iter"] == 6 + number
 
 
 @pytest.mark.parametrize("override", ["policy.lern.batch_size=3", "policy.learn.batch_size=none"])
 def test_a_wrong_override_changes_nothing(
-    go: Callable[..., Any], capfd: pytest.CaptureFixture[str], override: str
+    done: Path, capfd: pytest.CaptureFixture[str], override: str
 ) -> None:
-    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
-    before = (run_dir / "run.json").read_text()
-    assert main(["serial", "--resume", str(run_dir), override]) == 2
+    before = (done / "run.json").read_text()
+    assert main(["serial", "--resume", str(done), override]) == 2
     assert "has 1 problem" in capfd.readouterr().err
-    assert (run_dir / "run.json").read_text() == before
+    assert (done / "run.json").read_text() == before
 
 
 def write_facts(run_dir: Path, **facts: Any) -> None:
@@ -495,77 +519,72 @@ with RunLock(RunLayout(Path(sys.argv[1]))):
 """
 
 
-def test_a_run_that_is_still_running(go: Callable[..., Any]) -> None:
-    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
-    assert not (run_dir / "run.lock").exists()
-    before = facts_of(run_dir)
+def test_a_run_that_is_still_running(done: Path) -> None:
+    assert not (done / "run.lock").exists()
+    before = facts_of(done)
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(run_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", HOLD, str(done)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as job:
         assert job.stdout
         assert job.stdout.readline() == b"held\n"
         with pytest.raises(LaunchError, match=f"is in use: by process {job.pid} on host"):
-            serial(None, resume=str(run_dir))
-        assert facts_of(run_dir) == before
+            serial(None, resume=str(done))
+        assert facts_of(done) == before
         job.kill()
     more = (f"{LIMIT}.max_train_iter=6",)
-    assert serial(None, more, resume=str(run_dir)) == 0
-    assert not (run_dir / "run.lock").exists()
+    assert serial(None, more, resume=str(done)) == 0
+    assert not (done / "run.lock").exists()
 
 
-def test_a_run_whose_process_has_died(go: Callable[..., Any]) -> None:
+def test_a_run_whose_process_has_died(done: Path) -> None:
     """Killed, it could not say so; nor can a process on another host be asked."""
-    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
     more = (f"{LIMIT}.max_train_iter=6",)
     # process 1 is not ours: numbers come again
     for said in ({"pid": 2**22 + 1}, {"pid": 1}, {"pid": os.getppid(), "host": "elsewhere"}):
-        write_facts(run_dir, state="running", **{"host": platform.node(), **said})
-        assert serial(None, more, resume=str(run_dir)) == 0
-    facts = facts_of(run_dir)
+        write_facts(done, state="running", **{"host": platform.node(), **said})
+        assert serial(None, more, resume=str(done)) == 0
+    facts = facts_of(done)
     assert (facts["restarts"], facts["pid"], facts["host"]) == (3, os.getpid(), platform.node())
 
 
 def test_a_run_without_a_checkpoint_stays_what_it_was(
-    go: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+    done: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
-    for path in (run_dir / "snapshots").rglob("manifest.json"):
+    for path in (done / "snapshots").rglob("manifest.json"):
         path.unlink()
-    before = facts_of(run_dir)
+    before = facts_of(done)
     capfd.readouterr()
     for _ in range(2):
-        assert main(["serial", "--resume", str(run_dir)]) == 1
+        assert main(["serial", "--resume", str(done)]) == 1
         err = capfd.readouterr().err
         assert err.count("there is no whole snapshot to resume from") == 1
         assert "Traceback" not in err
-        assert facts_of(run_dir) == before
+        assert facts_of(done) == before
 
 
 def test_a_checkpoint_of_another_network_is_refused(
-    go: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+    done: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
-    before = facts_of(run_dir)
+    before = facts_of(done)
     capfd.readouterr()
     other = "policy.model.encoder_hidden_size_list=[9]"
-    assert main(["serial", "--resume", str(run_dir), other]) == 2
+    assert main(["serial", "--resume", str(done), other]) == 2
     err = capfd.readouterr().err
-    assert f"the snapshots of {run_dir} are of other networks" in err
+    assert f"the snapshots of {done} are of other networks" in err
     assert "encoder_hidden_size_list" in err
     assert "Traceback" not in err
-    assert facts_of(run_dir) == before
+    assert facts_of(done) == before
     more = f"{LIMIT}.max_train_iter=6"
-    assert main(["serial", "--resume", str(run_dir), more]) == 0, "as it was, it goes on"
-    assert facts_of(run_dir)["restarts"] == 1
+    assert main(["serial", "--resume", str(done), more]) == 0, "as it was, it goes on"
+    assert facts_of(done)["restarts"] == 1
 
 
-def test_a_taken_folder(go: Callable[..., Any]) -> None:
-    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
-    before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}
+def test_a_taken_folder(done: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in done.rglob("*")}
     config = str(ROOT / "configs" / "cartpole_dqn.yaml")
     with pytest.raises(LaunchError, match="holds another run"):
-        serial(config, (), str(run_dir))
-    assert before == {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}
+        serial(config, (), str(done))
+    assert before == {path: path.stat().st_mtime_ns for path in done.rglob("*")}
 
 
 # ---------------------------------------------------------------------------------------- its ends

@@ -383,13 +383,17 @@ def test_learner_slave() -> None:
     names = ("resource", "learner_start", "get_data", "learner_learn", "learner_close")
     slave = module.LearnerSlave("0.0.0.0", 8000, callback_fn=callbacks(log, *names))
     info = {"task_id": "t", "buffer_id": "b"}
-    slave._process_task({"name": "learner_start_task", "task_info": info})
+    assert slave._process_task({"name": "resource"}) == {"from": "resource"}
+    told = {**info, "policy_id": "p", "learner_cfg": {}}
+    started = slave._process_task({"name": "learner_start_task", "task_info": told})
+    assert started == {"message": "learner task has started"}
     demand = slave._process_task({"name": "learner_get_data_task"})
     assert demand == {"from": "get_data", **info}
     learnt = slave._process_task({"name": "learner_learn_task", "data": [1]})
     assert learnt == {"info": {"from": "learner_learn"}, **info}
     assert slave._process_task({"name": "learner_close_task"}) == info
-    assert log[:3] == [("learner_start", info), ("get_data",), ("learner_learn", [1])]
+    assert log == [("resource",), ("learner_start", told), ("get_data",), ("learner_learn", [1]),
+                   ("learner_close",)]  # fmt: skip
     with pytest.raises(TaskFail):
         slave._process_task({"name": "no_such"})
 

@@ -326,6 +326,14 @@ def test_env_steps_of_samples_are_a_fact_of_their_block() -> None:
 # ------------------------------------------------------------------------------------------ lending
 
 
+def test_each_full_block_is_handed_over_before_the_next_is_lent() -> None:
+    lent: list[Block] = []
+    builder = BlockBuilder(
+        lambda _bytes: 4, itertools.count(), dict, lend=lambda piece, *_: lent.append(piece)
+    )
+    assert [len(lent) for _ in builder.fill(make_segment([4] * 20))] == list(range(1, 20))
+
+
 def test_what_comes_to_an_open_block_is_lent_once_and_the_block_is_whole_in_the_end() -> None:
     lent: list[tuple[Block, int, int]] = []
     numbers = itertools.count()

@@ -581,7 +581,7 @@ def test_a_replay_batch_is_of_one_size_whoever_was_there() -> None:
 
 @pytest.mark.parametrize("kind", ["dqn", "ppo"])
 def test_a_policy_whose_players_are_not_there_learns_nothing(kind: str) -> None:
-    """It learner_batch from a row of zeros: that its value is what follows from 0."""
+    """It learnt from a row of zeros: that its value is what follows from 0."""
     own = {"type": kind, "model": {"encoder_hidden_size_list": [8]}}
     cfg = config(Relay(), policies={"hare": own, "fox": own})
     actor, transitions, lengths, last = played(cfg, Relay())
@@ -605,7 +605,7 @@ def test_a_policy_whose_players_are_not_there_learns_nothing(kind: str) -> None:
 def test_a_learner_without_rows_learns_what_others_have(
     has_other_rows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It learner_batch from a batch of one row that nobody had played."""
+    """It learnt from a batch of one row that nobody had played."""
     own = {"type": "dqn", "model": {"encoder_hidden_size_list": [8]}}
     own |= {"learn": {"accumulate": 2}}
     policies = {"hare": {**own, "normalize": {"observation": True}}, "fox": own}

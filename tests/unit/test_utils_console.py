@@ -70,9 +70,9 @@ def test_a_stream_that_others_close_stays_open(is_run: bool) -> None:
 def test_characters_that_a_terminal_lacks_are_written_in_ascii(
     tmp_path: Path, variables: dict[str, str]
 ) -> None:
-    code, said = run(tmp_path, "| tail -n 1", **variables)
+    code, said = run(tmp_path, "| cat", **variables)
     assert code == 0, said
-    assert "return 1.0 +- 0.5 ... -> \\u65e5" in run(tmp_path, "| head -n 1", **variables)[1]
+    assert "return 1.0 +- 0.5 ... -> \\u65e5" in said
 
 
 @pytest.mark.parametrize(

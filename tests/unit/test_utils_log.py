@@ -78,14 +78,6 @@ def test_a_record_cannot_hide_who_speaks(tmp_path: Path) -> None:
     assert (entry["rank"], entry["role"]) == (0, "coordinator")
 
 
-def test_a_restarted_rank_appends(tmp_path: Path) -> None:
-    for text in ("first", "second"):
-        open_log(tmp_path / "log.jsonl", 0, "coordinator")
-        LOGGER.info(text)
-        close_log()
-    assert [entry["message"] for entry in lines_of(tmp_path / "log.jsonl")] == ["first", "second"]
-
-
 def test_opening_again_closes_the_first_log(tmp_path: Path) -> None:
     open_log(tmp_path / "a.jsonl", 0, "coordinator")
     open_log(tmp_path / "b.jsonl", 0, "coordinator")

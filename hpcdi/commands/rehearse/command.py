@@ -83,7 +83,7 @@ def _rehearse(options: argparse.Namespace) -> int:
         each_s = options.seconds / 3
         budget, limit_s = Budget(options.steps, each_s), 3 * each_s + _SPARE_S
         alone = None
-        if hasattr(get_env_cls(config.env), "make_single"):
+        if get_env_cls(config.env).has_single(config.env):
             alone = apart(look, Alone(), config.env, budget, config.seed, limit_s=limit_s)
         run = apart(play, AsARun(), config, spaces, budget, limit_s=limit_s)
     table = ResultTable(is_json=options.json)

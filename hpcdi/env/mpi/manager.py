@@ -81,7 +81,6 @@ class SolverWorker:
         another: Callable[[], Solver | None] = lambda: None,
     ) -> None:
         self.solver, self._facts, self._another = solver, facts, another
-        self._is_retired = False
         self._seen: Any = None
         self._acts = Space.of_actions(facts.action_space)
         self._arrays: Any = None
@@ -94,7 +93,7 @@ class SolverWorker:
     @property
     def is_taken(self) -> bool:
         """Whether another worker has begun the episode that its solver is in."""
-        return not self._is_retired and self.solver.user not in (None, self)
+        return self._arrays is not None and self.solver.user not in (None, self)
 
     def ask(self, command: Command) -> None:
         """Begin a command; a failure shows in `answer`."""
@@ -186,13 +185,10 @@ class SolverWorker:
         space = self._facts.observation_space
         self._seen = Space.of_observations(space, origin=arrays.layout.origin)
 
-    def retire(self) -> None:
-        """Its ranks wait until the job ends, or for an evaluation."""
-        self._is_retired = True
-
     def begin_close(self) -> None:
         """The solver goes on."""
 
-    def close(self, _patience_s: float) -> None:
-        """Forget the arrays: the solver is the pool's."""
+    def close(self, _patience_s: float) -> bool:
+        """Forget the arrays: the solver is the pool's, and waits for an evaluation or the end."""
         self._arrays = None
+        return True

@@ -38,7 +38,7 @@ from hpcdi.env.base import EnvFacts
 from hpcdi.env.contract import Space, numbers_in, parts_of_reset, parts_of_step, results_of
 from hpcdi.env.mpi.environment import NO_RANKS, facts_of
 from hpcdi.env.mpi.python_solver import PythonSolver, find_class
-from hpcdi.env.mpi.solvers import RankGroup, Solver, SolverLimits
+from hpcdi.env.mpi.solvers import RankGroup, Solver, SolverLimits, SolverRaised
 from hpcdi.env.mpi.vectors import put_vector, sizes_of, unrounded, vector_of
 from hpcdi.errors import ConfigError, EnvValueError, LaunchError, Problem
 from hpcdi.utils.backoff import wait_s
@@ -118,8 +118,9 @@ class CoupledGroup:
             self._group.look_for_deaths()
             said = str(error) if isinstance(error, SolverLost) else f"its coupling {raised(error)}"
             reason = self._group.reason or said
+            is_death = bool(self._group.reason) or isinstance(error, SolverLost)
             self._group.give_up(reason)
-            raise SolverLost(reason) from error
+            raise (SolverLost if is_death else SolverRaised)(reason) from error
         self._answer = SolverMessage(
             Kind.OBSERVATION, values=vector_of(self._seen, self._observation, 0),
             reward=reward, terminated=terminated, truncated=truncated,

@@ -26,7 +26,7 @@ import numpy as np
 from hpcdi.comm.doorbell import Doorbell, Waiting
 from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage
 from hpcdi.dataclass import dataclass
-from hpcdi.env.base import EnvFailure
+from hpcdi.env.base import EnvFailure, RanksLost
 from hpcdi.env.mpi.launch import last_words, log_path, why_ended
 from hpcdi.errors import CommError, EnvError, EnvValueError
 from hpcdi.types import Array
@@ -36,6 +36,10 @@ from hpcdi.utils.watchdog import WAITING
 
 _LOOK_S = 20e-3
 """From one look for deaths to the next."""
+
+
+class SolverRaised(SolverLost):
+    """What speaks with its program has raised: that is no death."""
 
 
 class RankGroup(Protocol):
@@ -183,6 +187,7 @@ class Solver:
         self._answer: Answer | None = None
         self._failure: EnvFailure | None = None
         self._lost_by = ""
+        self._loss: type[EnvFailure] = RanksLost
 
     # ---- orders
 
@@ -197,7 +202,7 @@ class Solver:
         self.group.release()  # a program that has ended waits for that
         group = self._next_group()
         if group is None:
-            raise EnvFailure(
+            raise self._loss(
                 f"its ranks are lost ({self._lost_by}), and there are no spare ranks left; "
                 "env.spares starts more of them",
                 is_gone=True,
@@ -248,7 +253,7 @@ class Solver:
             try:
                 self._go_on()
             except SolverLost as error:
-                self._lose(str(error))
+                self._lose(str(error), error)
             if self.left_s == 0.0 and not self._is_settled():
                 self._hang()
         return self._is_settled()
@@ -318,7 +323,7 @@ class Solver:
         try:
             self.group.order(message, self._since + self._allowed_s)
         except SolverLost as error:
-            self._lose(str(error))
+            self._lose(str(error), error)
         except EnvValueError as error:  # a coupling's: its ranks live
             self._failure = EnvFailure.of(error)
 
@@ -346,14 +351,16 @@ class Solver:
         self.group.give_up(reason)
         self._lose(reason)
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, error: SolverLost | None = None) -> None:
         self.is_lost, words = True, self._last_words()
         why = why_ended(self._last_words(self.group.dead))
+        has_raised = isinstance(error, SolverRaised) or bool(why and self.group.dead)
+        self._loss = EnvFailure if has_raised else RanksLost
         self._lost_by = f"{reason}; a log ends with {why}" if why else reason
         wrong = _WRONG if why.startswith(_WRONG) else ""
         self._failure = (
             EnvFailure(why.removeprefix(wrong), words, wrong_row=-1) if wrong
-            else EnvFailure(self._lost_by, words, is_gone=True)
+            else self._loss(self._lost_by, words, is_gone=True)
         )  # fmt: skip
 
     def _last_words(self, numbers: Sequence[int] = ()) -> str:

@@ -24,7 +24,7 @@ from hpcdi.config.roles import ParallelCollectorConfig, ZerglingCollectorConfig
 from hpcdi.config.schedule import Scheduled
 from hpcdi.dataclass import dataclass
 from hpcdi.env.create import create_env_manager
-from hpcdi.errors import CommError, ConfigError, PolicyError, Problem
+from hpcdi.errors import CommError, ConfigError, EnvError, PolicyError, Problem
 from hpcdi.league.battle_agent import BattleAgent, Players, in_turn, live_opponents
 from hpcdi.policy.base import Actor, ColumnarActor, Policy, actor_of
 from hpcdi.policy.create import create_policy
@@ -391,7 +391,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
             scheduled=self._task_cfg.get("scheduled"),
             seed=env_seed,
         )
-        self._env_manager.retires = True
+        self._env_manager.retires, self._env_manager.hands_over = True, self.evaluates
         self._env_manager.launch()
         self._env_num = self._env_manager.env_num
         if isinstance(policy, Policy):
@@ -497,8 +497,12 @@ class ZerglingParallelCollector(BaseParallelCollector):
             actor,
             players,
             np.random.default_rng(draw_seed),
-            in_turn if self.evaluates else None,
+            self._seat if self.evaluates else None,
         )
+
+    def _seat(self, game: int, teams: int) -> int:
+        """Returns the learner's team in the next game of an evaluation, of an environment."""
+        return in_turn(self._env_manager.places[game % self._env_num], teams)
 
     def _acting_mode(self, mode: str, seed: np.random.SeedSequence) -> Any:
         """Returns the mode of a new policy, with seeds of its own, by which an opponent acts."""
@@ -577,7 +581,12 @@ class ZerglingParallelCollector(BaseParallelCollector):
         return outputs
 
     def _env_step(self, outputs: Columns) -> Step:
-        step = self._loop.step(outputs)
+        try:
+            step = self._loop.step(outputs)
+        except EnvError:  # what has ended is not lost with what has not
+            self._loop.forget()
+            self._finish_task()
+            raise
         self._mark("env")
         return step
 

@@ -120,8 +120,8 @@ class DataPublisher(Closing):
         now = time.monotonic()
         if self._builder.is_empty:
             self._opened = now
-        for block in self._builder.append(segment):
-            self._submit(block)
+        for block in self._builder.fill(segment):
+            self._submit(block)  # before the next is lent: memory stays until a block is stored
             self._opened = now
         patience_s = self._seal_s * 2.0 ** min(self._blocks - self._slow_from, 0)
         if now - self._opened >= patience_s:

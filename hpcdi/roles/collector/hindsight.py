@@ -25,6 +25,12 @@ from hpcdi.types import Array, Columns
 
 ACHIEVED, DESIRED = "observation/achieved_goal", "observation/desired_goal"
 _NO_ORIGINS: Mapping[str, Sequence[float]] = MappingProxyType({})
+_LOOKED_AT, _LEAST_TOLD, _MOST_TOLD = 4096, 16, 512
+"""Collected transitions that are judged: the first ones, and of later ones those with a reward,
+until so many tell; of fewer than the least nothing is concluded."""
+_FEW = 0.25
+"""Share that may differ: a goal, rounded, crosses a threshold; an event has a reward of its own."""
+_ROUNDING = 0.01
 
 
 class Calls(Protocol):
@@ -81,12 +87,14 @@ class Hindsight:
         self._has_origins = not {ACHIEVED, DESIRED}.isdisjoint(origins)
         self._from, self._to = (np.asarray(origins.get(n, 0.0)) for n in (ACHIEVED, DESIRED))
         self._judge_rows, self._judge_one = set[str](), set[str]()  # methods, by what they judge
+        self._to_look_at, self._told, self._differ = _LOOKED_AT, 0, 0
 
     def extended(self, columns: Columns, rows: Array, length: Array, after: Columns) -> Items:
         """Returns the items and, behind them, their copies.
 
         Raises:
-            EnvError: the environment cannot say what rewards are worth.
+            EnvError: the environment cannot say what goals are worth, or says otherwise than the
+                rewards that were collected.
         """
         collected = {name: column[rows] for name, column in columns.items()}
         last = np.cumsum(length, dtype=np.int64) - 1
@@ -107,6 +115,8 @@ class Hindsight:
                 "desired_goal, info), as gymnasium-robotics' have it; write one, which takes goals "
                 "[rows, ...] or one goal, or set policy.hindsight.goals=0"
             )
+        if self._told < _MOST_TOLD:
+            self._compare(collected, following)
         terminated = self._of("compute_terminated", reached, goals)
         if terminated is None:
             terminated = collected["terminated"][of_row]
@@ -131,6 +141,47 @@ class Hindsight:
             np.concatenate([length, kept]),
             {name: np.concatenate([column, behind[name]]) for name, column in after.items()},
             np.concatenate([np.arange(len(length)), source]),
+        )
+
+    def _compare(self, collected: Columns, following: Columns) -> None:
+        """Judge transitions as they were collected, with their own goals.
+
+        Rewards of 0 on both sides tell nothing, nor do those of an episode's end that was worth
+        nothing by its goal: an environment may have its own reward for a failure. Where the goal
+        changes in a step, nobody says which one was rewarded.
+
+        Raises:
+            EnvError: many rewards differ.
+        """
+        rewards, goals = collected["reward"], following[DESIRED]
+        is_same = (goals == collected[DESIRED]).reshape(len(goals), -1).all(axis=1)
+        is_first = np.arange(len(rewards)) < self._to_look_at
+        self._to_look_at = max(0, self._to_look_at - len(rewards))
+        rows = np.flatnonzero(is_same & (is_first | (rewards != 0)))
+        if not rows.size:
+            return
+        reached, goals, rewards = following[ACHIEVED][rows], goals[rows], rewards[rows]
+        if self._has_origins:
+            reached, goals = self._whole(reached, self._from), self._whole(goals, self._to)
+        judged = self._of("compute_reward", reached, goals)
+        if judged is None:  # which has just judged others
+            return
+        ended = (collected["terminated"] | collected["truncated"])[rows]
+        tells = (judged != 0) | ((rewards != 0) & ~ended)
+        slack = _ROUNDING * np.abs(rewards).mean()
+        differs = tells & ~np.isclose(judged, rewards, rtol=_ROUNDING, atol=slack)
+        self._told += int(tells.sum())
+        self._differ += int(differs.sum())
+        if self._told < _LEAST_TOLD or self._differ <= _FEW * self._told or not differs.any():
+            return
+        one = int(differs.argmax())
+        raise EnvError(
+            f"policy.hindsight: {self._differ} of {self._told} rewards that were collected are not "
+            f"what compute_reward(achieved_goal, desired_goal, info) says of them (one is "
+            f"{rewards[one]:g}, and is said to be {judged[one]:g}), so that those of copies with "
+            "other goals would be on another scale: a wrapper that changes rewards must be a "
+            "gymnasium.RewardWrapper, which copies get, too, and step must reward by "
+            "compute_reward, of the observation that it returns; or set policy.hindsight.goals=0"
         )
 
     @staticmethod

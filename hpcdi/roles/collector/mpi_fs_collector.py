@@ -28,7 +28,7 @@ from hpcdi.comm.messages import (
 from hpcdi.config.compat import component_class
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.roles import CommCollectorConfig
-from hpcdi.errors import EXIT_REQUEUE, EnvError, EnvValueError
+from hpcdi.errors import EXIT_REQUEUE, EnvError, EnvRanksLost, EnvValueError
 from hpcdi.roles.collector.base_parallel_collector import (
     BaseParallelCollector,
     CollectorPort,
@@ -370,7 +370,8 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         LOGGER.info("no environments are left, the task is returned", exc_info=error)
         self._data.seal()
         self._discard(task.eval_flag)
-        self.send_metadata(TaskReturned(task.task_id, str(error)))
+        with_ranks = isinstance(error, EnvRanksLost)
+        self.send_metadata(TaskReturned(task.task_id, str(error), with_ranks))
 
     def _discard(self, eval_flag: bool) -> None:
         """Close a parallel collector; the next task that needs it makes new environments."""

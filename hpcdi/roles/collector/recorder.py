@@ -17,6 +17,7 @@ from hpcdi.env.base import Envs
 from hpcdi.errors import BufferContractError
 from hpcdi.policy.base import ColumnarActor
 from hpcdi.roles.collector.hindsight import Hindsight, Items
+from hpcdi.store.games import MOST_PAIRS
 from hpcdi.store.segment import Gather, Segment
 from hpcdi.types import (
     ITEM_DTYPE,
@@ -90,7 +91,8 @@ class Recorder:
         self._finals: list[tuple[Array, Columns, Array]] = []
         self._seeds = np.full((rows, 2), (NO_SEED, 0), np.int64)  # last `Step.seeds`
         self._games: dict[tuple[int, int], Sequence[GameCounts]] = {}  # by row and episode
-        # of games that ended without an item, by pair of players: they go with the next items
+        # of games that ended without an item, or of more pairs of players than a block takes: they
+        # go with the next items
         self._games_apart: dict[tuple[str, str], GameCounts] = {}
         self._steps = 0
 
@@ -120,7 +122,8 @@ class Recorder:
                 their results.
             live: bool [rows]; where a transition was completed that is to be recorded.
             step: says where episodes ended or failed, and the observations then.
-            games: see `Games`; where a row has no transition then, they go with other items.
+            games: see `Games`; where a row has no transition then, they go with other items. A cut
+                takes those of as many pairs of players as a block does; the others follow.
         """
         if step.failed is not None:
             live = live & ~step.failed
@@ -149,10 +152,38 @@ class Recorder:
             if live[row]:
                 self._games[row, int(self._running[row])] = results
                 continue
-            for one, other, wins, draws, losses in results:
-                *_, won, drawn, lost = self._games_apart.get((one, other), (one, other, 0, 0, 0))
-                sums = (one, other, won + wins, drawn + draws, lost + losses)
-                self._games_apart[one, other] = sums
+            self._keep_apart(results)
+
+    def _keep_apart(self, results: Sequence[GameCounts]) -> None:
+        """Keep results for later items, of any row."""
+        for one, other, wins, draws, losses in results:
+            *_, won, drawn, lost = self._games_apart.get((one, other), (one, other, 0, 0, 0))
+            sums = (one, other, won + wins, drawn + draws, lost + losses)
+            self._games_apart[one, other] = sums
+
+    def _games_of(self, ends: Sequence[tuple[int, int]]) -> list[Sequence[GameCounts]]:
+        """Take the results that go with items: those of as many pairs as one block takes.
+
+        The others wait for the next cut, and go first then: a rollout is never split for them.
+
+        Args:
+            ends: row and episode of each item.
+        """
+        waiting = list(self._games_apart)[: min(len(ends), MOST_PAIRS)]
+        # a pair each: what an item has goes into one block
+        apart = [self._games_apart.pop(pair) for pair in waiting]
+        taken, games = set(waiting), list[Sequence[GameCounts]]()
+        for number, end in enumerate(ends):
+            own = list[GameCounts]()
+            for result in self._games.pop(end, ()):
+                if len(taken) < MOST_PAIRS:
+                    taken.add(result[:2])
+                if result[:2] in taken:
+                    own.append(result)
+                else:
+                    self._keep_apart([result])
+            games.append(own + apart[number : number + 1])
+        return games
 
     def _end(self, over: Array, step: Step) -> None:
         """Note what episodes of some rows (numbers) have ended with."""
@@ -228,10 +259,7 @@ class Recorder:
         games = None
         if self._keeps_games:
             ends = zip(row[last].tolist(), episode.tolist(), strict=True)
-            games = [self._games.pop(end, ()) for end in ends]
-            # a pair each: a block takes few pairs, and what an item has goes into one block
-            for number, pair in zip(range(len(games)), list(self._games_apart), strict=False):
-                games[number] = (*games[number], self._games_apart.pop(pair))
+            games = self._games_of(list(ends))
         self._clear()
         has_ended = np.zeros(len(items.length), dtype=bool)
         has_ended[collected] = ended[last]

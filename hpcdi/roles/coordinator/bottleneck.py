@@ -18,6 +18,7 @@ import numpy as np
 from hpcdi.config.env import OverlappingConfig
 from hpcdi.config.policy import EpsConfig, ReplayPolicyConfig
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.team import TeamConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.types import Array
 from hpcdi.utils.metrics import human_count
@@ -364,10 +365,15 @@ def _loss_explodes(seen: RunSeen) -> str:
     if not has_grown and not is_beyond:
         return ""
     grown = f"has grown from {before:.3g} to" if has_grown else "is"
-    return (
-        f"the loss {grown} {now:.3g}: lower policy.learn.learning_rate, set "
-        "policy.learn.grad_clip_norm, or scale rewards (policy.normalize.reward)"
+    advice = (
+        "lower policy.learn.learning_rate, set policy.learn.grad_clip_norm, or scale rewards "
+        "(policy.normalize.reward)"
     )
+    if isinstance(seen.config.policy, TeamConfig):  # these are its policies', without rewards'
+        names = [*seen.config.policy.policies]
+        learn = f"policy.policies.{names[0] if len(names) == 1 else 'NAME'}.learn"
+        advice = f"lower {learn}.learning_rate, or set {learn}.grad_clip_norm"
+    return f"the loss {grown} {now:.3g}: {advice}"
 
 
 _Rule = Callable[[RunSeen], str]

@@ -52,6 +52,10 @@ class RunWriter(Closing):
         self.event_file.add_scalar(name, value, step)
         self._others.add_scalar(name, value, step)
 
+    def record(self) -> None:
+        """Have what a resumed run does not do again written to the run's own curves at once."""
+        self._record.write()
+
     def close(self, state: str = "stopped") -> None:
         """Write all points and close the files: the run has ended so. Idempotent."""
         self.event_file.close()

@@ -60,6 +60,7 @@ from hpcdi.roles.coordinator.groups import Group
 from hpcdi.roles.coordinator.plans import FreePlan, Plan
 from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock
 from hpcdi.roles.coordinator.workers import (
+    BlockLost,
     ComesBack,
     DiesAlone,
     Evaluated,
@@ -495,7 +496,8 @@ class Scheduler:
         few = {0: "no collector has", 1: "only 1 collector has"}
         who = few.get(count, f"only {count} collectors have")
         reason = f"{who} environments left; rank {worker.rank}: {message.reason}"
-        return self.stop(Outcome("failed", reason, EXIT_FAILED), now)
+        exit_code = EXIT_REQUEUE if message.with_ranks else EXIT_FAILED
+        return self.stop(Outcome(state_after(exit_code), reason, exit_code), now)
 
     # ------------------------------------------------------------------------------------- tasks
 
@@ -680,6 +682,8 @@ class Scheduler:
         if group is None:
             return []
         admits = group.replay.admit(worker.rank, message)
+        if message.error and group.replay.is_unreadable(message.block_id):
+            self._observe(worker.rank, BlockLost(message.error))
         # batches first, so that the learner gathers them before it reads more blocks
         return [*self._learn(now), *(Order(worker.rank, admit) for admit in admits)]
 

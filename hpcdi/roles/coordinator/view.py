@@ -27,6 +27,7 @@ from hpcdi.comm.messages import (
     LearnResult,
     Message,
     RankLost,
+    SnapshotPart,
     TaskReturned,
     WorkerFailed,
     WorkerReady,
@@ -43,6 +44,7 @@ from hpcdi.roles.coordinator.loggers import RunWriter
 from hpcdi.roles.coordinator.scheduler import Phase, Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotResult
 from hpcdi.roles.coordinator.workers import (
+    BlockLost,
     ComesBack,
     DiesAlone,
     Evaluated,
@@ -138,12 +140,10 @@ class RunRecord:
                 self.flow.data_bytes += message.shard.n_bytes
             case CollectProgress() | Heartbeat() | Evaluated():  # the former thousands a second
                 pass
-            case BlockAdmitted() if message.error:
-                LOGGER.warning("rank %d lost a block: %s", rank, message.error)
             case BlockAdmitted():
-                if message.block_id not in self.flow.restored:
+                if not message.error and message.block_id not in self.flow.restored:
                     self.flow.latency.add(message.latency_s)
-            case TaskLate() | RankQuiet() | DiesAlone() | ComesBack():
+            case TaskLate() | RankQuiet() | DiesAlone() | ComesBack() | BlockLost():
                 self._warn(rank, message)
             case _:
                 self._log_life(rank, message)
@@ -286,6 +286,8 @@ class RunRecord:
                 LOGGER.warning("%s\nthe others go on", headline(notice.failure, rank))
             case ComesBack():
                 LOGGER.info("rank %d may make its environments anew", rank)
+            case BlockLost():
+                LOGGER.warning("rank %d lost a block: %s", rank, notice.error)
 
     def _log_life(self, rank: int, message: Message) -> None:
         about: dict[str, Any] = {"about_rank": rank}
@@ -347,6 +349,7 @@ class RunView:
             self._writer.by_tag if self._writer is not None else None,
             over_iterations=offline_iterations(config) > 0,
         )
+        self._recorded = 0  # evaluations of all players that are in the run's curves for sure
         self._line: StatusLine | None = None
         self._file: StatusFile | None = None
         self._phase: Phase | None = None  # that status.json says
@@ -370,6 +373,8 @@ class RunView:
     def observe(self, rank: int, message: Message | Notice) -> None:
         """Take a message that the scheduler is about to handle, or a notice."""
         self._record.observe(rank, message)
+        if isinstance(message, SnapshotPart) and self._writer is not None:
+            self._writer.record()
 
     def resumed(self, run: Scheduler, blocks: Iterable[int] = ()) -> None:
         """Note what a run that is resumed has done in its earlier starts.
@@ -385,6 +390,10 @@ class RunView:
         """Write and show what is due of a run, as it is now."""
         now = time.monotonic()
         self._record.look(run, now)
+        count = sum(len(group.evaluations) for group in run.groups)
+        if count > self._recorded and self._writer is not None:
+            self._recorded = count
+            self._writer.record()
         self._advise(run, now)
         if self._line is not None and self._file is not None:
             evaluations = run.groups.main.evaluations

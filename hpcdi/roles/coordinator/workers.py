@@ -88,13 +88,20 @@ class ComesBack:
 
 
 @dataclass(frozen=True)
+class BlockLost:
+    """A learner could read a block neither where it was lent nor in a shard."""
+
+    error: str
+
+
+@dataclass(frozen=True)
 class Evaluated:
     """An evaluation of the main player is complete; nothing has followed from it yet."""
 
     evaluation: Evaluation
 
 
-Notice: TypeAlias = TaskLate | RankQuiet | DiesAlone | ComesBack | Evaluated
+Notice: TypeAlias = TaskLate | RankQuiet | DiesAlone | ComesBack | BlockLost | Evaluated
 
 
 class State(Enum):
