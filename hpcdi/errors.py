@@ -10,6 +10,7 @@ The tree, with the exit code of a process that ends with it::
     ├── RunError                    1   a run of `hpcdi.train` failed, or was ended by a signal
     ├── CallbackError               1   a callback of the user has raised
     ├── EnvError                    1   an environment violates its contract
+    │   ├── EnvRanksLost                all environments are lost with the ranks they were on
     │   └── EnvValueError               it returned what its spaces do not have; no retry helps
     ├── PolicyError                 1   a policy violates its contract
     ├── BufferContractError         1   pushed items do not match those in the buffer
