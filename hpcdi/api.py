@@ -162,11 +162,11 @@ def train(
                 chosen[_IMPORT_PATH] = [*experiment.get(_IMPORT_PATH, ()), *folders]
             config = _written(experiment, stack)
         if resumed is None and config is not None:
-            given = {**(experiment or _settings_in(config)), **dict(dotted(chosen))}
+            given = _settings_in(config, tuple(_overrides(chosen)))
             chosen |= _registration(given, folders_of_modules(Path(config)))
         if callbacks:
             file = config or RunLayout(Path(resumed or "")).config_file
-            before = experiment or _settings_in(file)
+            before = experiment or _settings_in(file, tuple(_overrides(chosen)))
             chosen |= _callback_settings(callbacks, code_folder, {**before, **dict(dotted(chosen))})
         request = RunRequest(
             config,
@@ -638,13 +638,13 @@ def _name_of(callback: object) -> str:
     return str(kind).rpartition(":")[2]
 
 
-def _settings_in(file: str | Path) -> dict[str, Any]:
-    """Returns the settings of a YAML file by their paths; none of one that is not there.
+def _settings_in(file: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the settings of a YAML file, with overrides, by their paths; none if it is not there.
 
     A ``${`` in them is text, and escaped, as in settings that are given.
     """
     is_there = Path(file).suffix != ".py" and Path(file).is_file()  # whoever starts it says so
-    return dict(dotted(literal(read_mapping(file)))) if is_there else {}
+    return dict(dotted(literal(read_mapping(file, overrides)))) if is_there else {}
 
 
 def _written(experiment: Mapping[str, Any], stack: contextlib.ExitStack) -> str:

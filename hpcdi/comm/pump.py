@@ -68,9 +68,13 @@ class Quiet:
     @contextlib.contextmanager
     def left(self) -> Iterator[None]:
         """A pump's turn: it waits for others to be done, and they for it."""
-        while (until := self._until) is not None and time.monotonic() < until:
-            wait_s(_QUIET_LOOK_S)
-        is_alone = self._calls.acquire(blocking=False)  # else who has kept it takes too long
+        while True:
+            while (until := self._until) is not None and time.monotonic() < until:
+                wait_s(_QUIET_LOOK_S)
+            is_alone = self._calls.acquire(blocking=False)
+            # else who has kept it takes too long, or has begun since, or it is another pump's turn
+            if is_alone or until is not None or self._until is None:
+                break
         try:
             yield
         finally:

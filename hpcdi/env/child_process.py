@@ -17,6 +17,7 @@ import os
 import pickle
 import select
 import signal
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ from hpcdi.utils.python import SAFE_PATH_VARIABLE
 _LAUNCHER = ("OMPI_", "PMI_", "PMIX_", "PRTE_")
 _DUMPS = reduction.ForkingPickler.dumps
 _OK = bytes(_DUMPS(("ok", None)))
-_CLOSED = ("closed", None)
+_CLOSED = "closed"
 _PRELOAD = ["__main__", "hpcdi.env.child_process", "hpcdi.env.gymnasium"]
 _START_S = 60.0  # beside the time of a reset, for a process to start and import its modules
 _OURS = "hpcdi"
@@ -55,6 +56,19 @@ def _hear() -> None:
     for number in SENT_TO_ALL:
         if signal.getsignal(number) is _ignore:
             signal.signal(number, signal.SIG_DFL)
+    _let_in()
+
+
+_HELD = threading.local()  # what a thread that forks had blocked before
+
+
+def _hold_back() -> None:
+    """Before a fork: what is sent to the new process before it hears would be ignored there."""
+    _HELD.before = signal.pthread_sigmask(signal.SIG_BLOCK, SENT_TO_ALL)
+
+
+def _let_in() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _HELD.before)
 
 
 def child_main(connection: Connection, make: EnvFn, is_battle: bool) -> None:
@@ -67,7 +81,7 @@ def child_main(connection: Connection, make: EnvFn, is_battle: bool) -> None:
     for number in SENT_TO_ALL:
         signal.signal(number, _ignore)
         signal.siginterrupt(number, False)
-    os.register_at_fork(after_in_child=_hear)
+    os.register_at_fork(before=_hold_back, after_in_parent=_let_in, after_in_child=_hear)
     for name in _launcher_variables():
         del os.environ[name]
     if os.environ.get(SAFE_PATH_VARIABLE) == _OURS:  # not for what an environment starts
@@ -92,7 +106,7 @@ def _serve_one(connection: Connection, worker: LocalWorker) -> bool:
         return True
     if command[0] == "shut":
         worker.shut()
-        connection.send(_CLOSED)
+        connection.send((_CLOSED, time.monotonic()))
         return False
     try:
         value = worker.do(command)
@@ -145,6 +159,7 @@ def variables_of_a_child() -> Iterator[None]:
 
 
 _WORKERS: weakref.WeakSet[ChildWorker] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_WORKERS.clear)  # a copy of this process has no children
 
 
 @atexit.register  # before multiprocessing's own handler, which would wait for them
@@ -183,6 +198,7 @@ class ChildWorker:
         self._asked: tuple[str, float] = ("", 0.0)
         self._arrived: tuple[str, Any] | None = None  # an answer that `has_answer` has found
         self._ended: StepReply | None = None  # of a step that is over, and whose reset is not
+        self._closed_at = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -278,7 +294,7 @@ class ChildWorker:
             if not self._closes(deadline):
                 return False
             if self._process is not None:
-                _wait_for_exit(self._process, min(deadline, time.monotonic() + _EXIT_S))
+                _wait_for_exit(self._process, min(deadline, self._closed_at + _EXIT_S))
         finally:
             self.kill()
         return True
@@ -288,7 +304,9 @@ class ChildWorker:
         connection: Any = self._connection
         with contextlib.suppress(EOFError, ConnectionResetError):
             while connection.poll(max(0.0, deadline - time.monotonic())):
-                if connection.recv() == _CLOSED:  # after what it was asked before
+                state, value = connection.recv()
+                if state == _CLOSED:  # after what it was asked before
+                    self._closed_at = value  # of all at the same time: each waits from there on
                     return True
             return False
         reason = self._exit_reason()

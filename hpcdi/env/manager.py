@@ -395,13 +395,14 @@ class EnvManager(Closing):
             if self._row_seeds is not None:
                 begun = {env: EpisodeStart(following[env], exists=True) for env in follow}
                 self._note_seeds(begun, is_later=True)
-            self.seeds.took(follow)
         (failures, not_begun), failed = self._failures(step), None
         if failures or (not_begun and backend.fails_as_one):
             failed = self._failed_rows(failures)
             if not failures:  # what has ended is complete
                 failed &= ~step.ended
-            step = step._replace(over=step.over & ~failed, ended=step.ended & ~failed)
+            ends = {env: numbers for env, numbers in step.ends.items() if not failed[env]}
+            step = step._replace(over=step.over & ~failed, ended=step.ended & ~failed, ends=ends)
+        self.seeds.took(env for env in step.ends if goes_on[env])
         step = _with_legal_actions(step) if ACTION_MASK in step.successor else step
         cut = self._too_long(step) if failed is None else []
         if cut:
@@ -474,7 +475,7 @@ class EnvManager(Closing):
         self, ended: Iterable[int], cut: Sequence[int], goes_on: Sequence[bool]
     ) -> None:
         """Have environments that the back-end has left at the end of an episode begin another."""
-        if self.hands_over and self._settings.auto_reset:
+        if self.hands_over and self._settings.auto_reset and not self._backend.fails_as_one:
             self._idle.update(env for env in ended if env in cut or not goes_on[env])
         if cut or any_of(self._waiting):
             self._begin_after(cut)
@@ -858,7 +859,8 @@ class EnvManager(Closing):
             "\nrepair it; where such failures are to be tolerated, raise "
             f"env.manager.max_retry{timeouts}"
         )
-        error = EnvError(
+        kind = EnvRanksLost if isinstance(failure, RanksLost) else EnvError
+        error = kind(
             f"{name} failed {activity}, {too_often}: {_with_detail(failure)}"
             f"{'' if failure.is_final else advice}"
         )
@@ -871,11 +873,8 @@ class EnvManager(Closing):
         self._backend.retire(env)
         left = self.env_num - int(self._retired.sum())
         if not left:
-            if isinstance(failure, RanksLost):
-                raise EnvRanksLost(
-                    f"all {self.env_num} environments are lost with their ranks; the last {error}"
-                )
-            raise EnvError(f"all {self.env_num} environments are retired; the last {error}")
+            are = "are retired" if kind is EnvError else "are lost with their ranks"
+            raise kind(f"all {self.env_num} environments {are}; the last {error}")
         LOGGER.warning(
             "environment %d failed %s, %s (%s), and is retired; %d of %d environments go on",
             env,

@@ -40,6 +40,13 @@ class Simulated(CountEnv):
         self._file.write_text("closed")
 
 
+class Leaves(Simulated):
+    """Leaves its program behind."""
+
+    def close(self) -> None:
+        pass
+
+
 def programs_of(folder: Path) -> dict[int, bool]:
     """Programs that were started -> whether their environment was closed."""
     return {int(file.name): file.read_text() == "closed" for file in folder.iterdir()}

@@ -395,6 +395,18 @@ def test_an_id_that_is_registered_here_is_known_elsewhere_or_refused(
         assert f"'system.import_path': ['{tmp_path}']" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [("{env_id: '???'}", {"env.env_id": "CartPole-v1"}), ("{env_id: '${x.id}'}", {"x.id": "Mine"})],
+)
+def test_what_settings_fill_in_a_file_is_read_with_them(
+    tmp_path: Path, env: str, settings: dict[str, str]
+) -> None:
+    (tmp_path / "x.yaml").write_text(f"exp_name: x\nenv: {env}\npolicy: {{type: ppo}}\n")
+    given = api._settings_in(tmp_path / "x.yaml", tuple(api._overrides(settings)))
+    assert [given["env.env_id"]] == list(settings.values())
+
+
 def test_ids_that_others_know_are_left_as_they_are() -> None:
     known = {"env.env_id": "CartPole-v1"}, {"env.env_id": "CartPole"}, {"env.env_id": "own:Class"}
     unknown = {"env.env_id": "Nobody-v0"}, {"env.env_id": "a:Nobody-v0"}, {"env.env_id": 3}, {}

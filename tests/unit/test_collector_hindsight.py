@@ -17,10 +17,11 @@ from fakes.spaces import simple_spaces
 from hpcdi.data import read_episodes
 from hpcdi.env.create import make_env_manager
 from hpcdi.env.toy import BitFlipEnv, CountEnv
-from hpcdi.errors import ConfigError, EnvError
+from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.policy.returns import n_step_columns
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.policy.td3 import TD3Policy
+from hpcdi.roles.collector.base_parallel_collector import CollectorTask, create_parallel_collector
 from hpcdi.roles.collector.hindsight import ACHIEVED, DESIRED, Hindsight
 from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.run.given import Pieces, source_of
@@ -410,8 +411,37 @@ def across_a_threshold(columns: Any) -> None:
      (Near, times(0))],
 )  # fmt: skip
 def test_rewards_on_another_scale_than_those_of_copies_are_refused(envs: Any, change: Any) -> None:
-    with pytest.raises(EnvError, match=r"(\d+) of \1 rewards that .*hindsight.goals=0$"):
+    with pytest.raises(EnvValueError, match=r"(\d+) of \1 rewards that .*hindsight.goals=0$"):
         extends(envs(), change)
+
+
+class Breaks(BitFlipEnv):
+    """Fails from its 31st step on."""
+
+    _steps = 0
+
+    def step(self, action: Any) -> Any:
+        """Flip a bit, or fail."""
+        self._steps += 1
+        if self._steps > 30:
+            raise RuntimeError("broken")
+        return super().step(action)
+
+
+@pytest.mark.usefixtures("env_helpers")
+@pytest.mark.parametrize("kind", ["base", "subprocess"])
+def test_the_failure_of_the_last_environment_is_what_is_said(kind: str) -> None:
+    """Not that of making copies, which asks it for rewards."""
+    config, *_ = config_of(
+        "bitflip_dqn_her", f"env.env_id={__name__}:Breaks", "env.kwargs={}", "env.import_names=[]",
+        f"env.manager={{type: {kind}, max_retry: 0}}", "env.collector_env_num=1",
+        "policy.collect.n_sample=1000",
+    )  # fmt: skip
+    cfg = {"env": config.env, "policy": config.policy, "eval_flag": False, "type": "zergling"}
+    with create_parallel_collector(cfg, None) as made:
+        made.begin(CollectorTask("task"))
+        with pytest.raises(EnvError, match=r"all 1 environments are retired.*broken"):
+            all(iter(made.turn, False))
 
 
 def test_rewards_that_are_rare_are_compared_however_late_they_come() -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -130,6 +130,29 @@ def test_a_pump_makes_no_calls_in_quiet_and_goes_on_where_that_never_ends(
             world.link(0).send(1, Stop("end"))
             assert bool(pump.receive(end_s)) == is_heard
         assert is_heard or pump.receive(LIMIT_S)
+
+
+def test_quiet_that_begins_as_a_turn_does_comes_first() -> None:
+    quiet, has_begun, may_end = Quiet(30.0), threading.Event(), threading.Event()
+    lock: Any = quiet._calls
+
+    def acquire(blocking: bool = True, timeout: float = -1) -> bool:
+        if not blocking and not has_begun.is_set():
+            thread.start()
+            assert has_begun.wait(LIMIT_S)
+            threading.Timer(0.1, may_end.set).start()
+        return bool(lock.acquire(blocking, timeout))
+
+    def keep() -> None:
+        with quiet.kept():
+            has_begun.set()
+            may_end.wait(LIMIT_S)
+
+    thread = threading.Thread(target=keep)
+    quiet._calls = cast("Any", SimpleNamespace(acquire=acquire, release=lock.release))
+    with quiet.left():
+        assert may_end.is_set()
+    thread.join()
 
 
 def test_wait_for_drops_what_comes_before(

@@ -194,6 +194,37 @@ def test_a_seed_whose_episode_has_failed_is_played_again() -> None:
         assert FailingOnce.failures == 1
 
 
+class BlowsUp(Seeded):
+    """Ends once by a NaN, in the last step of an episode, of the seed that it is told."""
+
+    failures: ClassVar[int] = 0
+
+    def __init__(self, bad: int = -1) -> None:
+        super().__init__()
+        self._bad = bad
+
+    def step(self, action: Any) -> Any:
+        seen, *others = super().step(action)
+        if self._seed == self._bad and not self._left and not BlowsUp.failures:
+            BlowsUp.failures += 1
+            seen[1] = np.nan
+        return seen, *others
+
+
+@pytest.mark.parametrize("bad", range(10, 16))
+def test_a_seed_whose_last_step_has_failed_is_played_again(bad: int) -> None:
+    """As of a simulation that blows up, and says that it has ended."""
+    env = {"env_id": f"{__name__}:BlowsUp", "eval_seeds": "10..15", "collector_env_num": 1}
+    env |= {"evaluator_episode_num": 3, "eval_kwargs": {"bad": bad}}
+    BlowsUp.failures = 0
+    with manager(evaluate=True, **env, manager={"type": "base"}) as envs:
+        envs.hands_over = True
+        envs.launch()
+        envs.reset()
+        assert sorted(seeds_played(envs)) == [*range(10, 16)]
+    assert BlowsUp.failures == 1
+
+
 class FailingOnce(Seeded):
     """Fails in the first step of the seed 5, once."""
 

@@ -654,3 +654,17 @@ def test_infos_are_the_same_where_environments_step_together(
         second = {"drag": 0.75, "final_score": 0.5, "late": 0.5, "deep/at": 2.0}
         # an array of one number is that number: only one of the two has it
         assert envs.take_episodes().infos == [{**first, "path": 0.0}, second]
+
+
+@pytest.mark.parametrize("mode", ["vector_entry_point", "next_step", "same_step", "disabled"])
+def test_an_evaluation_is_cut_in_vectors_too(mode: str) -> None:
+    """As that of `policy.eval.max_steps`, with the settings of an evaluating collector."""
+    make = by_id("CartPole-v1", mode)
+    with vector_manager(lambda: make(2), 2, 3) as envs:
+        envs.retires = envs.hands_over = True
+        envs.max_steps = 12
+        envs.launch()
+        for number in range(200):
+            if not envs.done:
+                envs.step({"action": np.array([number % 2, 1])})
+        assert len(envs.take_episodes().lengths) == 6

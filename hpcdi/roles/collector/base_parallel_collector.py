@@ -7,6 +7,7 @@ league's players.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
@@ -585,7 +586,9 @@ class ZerglingParallelCollector(BaseParallelCollector):
             step = self._loop.step(outputs)
         except EnvError:  # what has ended is not lost with what has not
             self._loop.forget()
-            self._finish_task()
+            with contextlib.suppress(EnvError):  # copies of goals ask an environment: none is left
+                self.cut()
+            self._report(time.monotonic())
             raise
         self._mark("env")
         return step

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from hpcdi.errors import EnvError
+from hpcdi.errors import EnvError, EnvValueError
 from hpcdi.types import Array, Columns
 
 ACHIEVED, DESIRED = "observation/achieved_goal", "observation/desired_goal"
@@ -175,7 +175,7 @@ class Hindsight:
         if self._told < _LEAST_TOLD or self._differ <= _FEW * self._told or not differs.any():
             return
         one = int(differs.argmax())
-        raise EnvError(
+        raise EnvValueError(  # other ranks see the same, and no new environment helps
             f"policy.hindsight: {self._differ} of {self._told} rewards that were collected are not "
             f"what compute_reward(achieved_goal, desired_goal, info) says of them (one is "
             f"{rewards[one]:g}, and is said to be {judged[one]:g}), so that those of copies with "

@@ -369,6 +369,8 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             raise error
         LOGGER.info("no environments are left, the task is returned", exc_info=error)
         self._data.seal()
+        if task.lockstep is not None:  # rank 0 begins the next round at once
+            self._data.flush()
         self._discard(task.eval_flag)
         with_ranks = isinstance(error, EnvRanksLost)
         self.send_metadata(TaskReturned(task.task_id, str(error), with_ranks))
