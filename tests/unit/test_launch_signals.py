@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU
 
@@ -66,6 +67,18 @@ def ask(process: subprocess.Popen[str], later_s: float = 0.0) -> str:
     process.stdin.write(f"{later_s}\n")
     process.stdin.flush()
     return process.stdout.readline().strip()
+
+
+def first_wish(process: subprocess.Popen[str]) -> str:
+    """What the child's flag gives once it has heard a signal.
+
+    While one waits for the child's main thread, Linux gives the next, or both, to a thread of
+    numpy's: a line may be faster.
+    """
+    until = time.monotonic() + 30.0
+    while (said := ask(process)) == "None" and time.monotonic() < until:
+        pass
+    return said
 
 
 @pytest.mark.parametrize(
@@ -145,7 +158,7 @@ def test_a_library_that_takes_the_signals_does_not_keep_them() -> None:
         assert ask(process) == "None"
         process.send_signal(SIGUSR2)
         process.send_signal(SIGTERM)
-        assert ask(process) == str(StopRequest("received SIGUSR2", 85))
+        assert first_wish(process) == str(StopRequest("received SIGUSR2", 85))
 
 
 def test_a_library_that_takes_the_signals_in_c_does_not_keep_them() -> None:
