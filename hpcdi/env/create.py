@@ -110,10 +110,19 @@ class SubprocessEnvManager(BaseEnvManager):
             )
             for fn in source.env_fns
         ]  # fmt: skip
-        if source.is_battle and settings.wait_num is not None:
-            message = "is for environments of one player; leave it out"
-            raise ConfigError([Problem("env.manager.wait_num", message)])
+        check_waits_for_all(settings, is_battle=source.is_battle)
         return SingleEnvs(workers, is_shared=True, wait_num=settings.wait_num)
+
+
+def check_waits_for_all(settings: ManagerConfig, *, is_battle: bool) -> None:
+    """Refuses games of which a collector waits for some; evaluations wait for all.
+
+    Raises:
+        ConfigError: it is so.
+    """
+    if is_battle and isinstance(settings, OverlappingConfig) and settings.wait_num is not None:
+        message = "is for environments of one player; leave it out"
+        raise ConfigError([Problem("env.manager.wait_num", message)])
 
 
 def get_env_cls(cfg: EnvConfig | Mapping[str, Any]) -> Any:

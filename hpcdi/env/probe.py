@@ -15,7 +15,7 @@ from typing import Any
 
 from gymnasium.vector import SyncVectorEnv
 
-from hpcdi.config.env import ChildConfig, EnvConfig, OverlappingConfig
+from hpcdi.config.env import ChildConfig, EnvConfig
 from hpcdi.config.schedule import KWARGS
 from hpcdi.dataclass import dataclass
 from hpcdi.env.arguments import owner_of
@@ -28,7 +28,7 @@ from hpcdi.env.contract import (
     split_mask,
     with_ordered_masks,
 )
-from hpcdi.env.create import get_env_cls, single_env_fns
+from hpcdi.env.create import check_waits_for_all, get_env_cls, single_env_fns
 from hpcdi.env.gymnasium import failed_in_making, place_within
 from hpcdi.env.in_process import close_or_warn, method_of
 from hpcdi.env.old_gym import as_gymnasium
@@ -98,7 +98,7 @@ def look_at(cfg: EnvConfig, *, trains: bool = False, seed: int | None = None) ->
 def _look_at(cfg: EnvConfig, trains: bool, seed: int | None) -> Seen:
     env_cls = get_env_cls(cfg)
     if trains:
-        _check_waits_for_all(cfg)
+        check_waits_for_all(cfg.manager, is_battle=env_cls.is_battle)
     with contextlib.ExitStack() as first:
         env = first.enter_context(_opened(partial(env_cls.probe, cfg), cfg.title))
         seen = _seen(env, cfg, seed)
@@ -251,20 +251,6 @@ def _check_has_spaces(env: Any) -> None:
             if hasattr(env, "observation_spec") or hasattr(env.unwrapped, "observation_spec"):
                 raise EnvError(OF_DM_ENV) from error
             raise EnvError(f"has no {name}, of gymnasium's API: {error}") from error
-
-
-def _check_waits_for_all(cfg: EnvConfig) -> None:
-    """Refuse games of which a collector waits for some; evaluations wait for all.
-
-    Raises:
-        ConfigError: it is so.
-    """
-    manager = cfg.manager
-    if not (get_env_cls(cfg).is_battle and isinstance(manager, OverlappingConfig)):
-        return
-    if manager.wait_num is not None:
-        message = "is for environments of one player; leave it out"
-        raise ConfigError([Problem("env.manager.wait_num", message)])
 
 
 def _check_attributes(env: object, cfg: EnvConfig) -> None:
