@@ -308,7 +308,7 @@ class Policy:
     def evaluate(
         self, env: Env | None = None, episodes: int = 20, *, seed: int | None = None
     ) -> EvalResult:
-        """Play whole episodes, as ``hpcdi eval``.
+        """Play whole episodes, as ``hpcdi eval``; the same ones in each call.
 
         Args:
             env: another environment of the same spaces; None: that of the run.
@@ -327,7 +327,8 @@ class Policy:
 
         loaded = self._loaded
         with contextlib.ExitStack() as stack:
-            if env is not None or seed is not None:
+            draws = loaded.config.policy.eval.sample  # on from where its last call has ended
+            if draws or env is not None or seed is not None:
                 code_folder = partial(_temporary, stack)
                 changes = {} if env is None else _env_settings(env, code_folder)[0]
                 loaded = load_policy(self._saved, self._overrides + _overrides(changes), seed)
@@ -398,13 +399,22 @@ class Run:
 
     @property
     def state(self) -> str:
-        """``"done"``, ``"stopped"`` (it can be resumed), ``"failed"`` or ``"running"``."""
-        return run_folder.read_state(self.folder)
+        """``"done"``, ``"stopped"``, ``"failed"``, ``"starting"``, ``"running"`` or ``"dead"``.
+
+        A dead one was killed; one that is dead or stopped can be resumed.
+        """
+        return self._end[0]
 
     @property
     def reason(self) -> str:
         """Why it ended."""
-        return str(run_folder.read(self.folder).get("reason", ""))
+        return self._end[1]
+
+    @property
+    def _end(self) -> tuple[str, str]:
+        from hpcdi.commands.run_state import end_of
+
+        return end_of(self.folder)
 
     @property
     def solved(self) -> bool:
@@ -456,13 +466,16 @@ class Run:
     def curves(self) -> pandas.DataFrame:
         """Returns its curves as a table: a row a step, a column a curve.
 
-        Steps are environment steps; of a run that learns from given data, train iterations.
+        Steps are environment steps; of a run that begins offline, train iterations: the index is
+        named ``env_step``, or ``train_iteration``.
 
         Where a curve has no point at a step there is NaN: ``run.curves()[name].dropna()``.
 
         Raises:
             LaunchError: pandas is not installed; `curve` needs it not.
         """
+        from hpcdi.commands import run_state
+
         try:
             import pandas
         except ImportError as error:
@@ -475,7 +488,7 @@ class Run:
             for name, points in sorted(self._points().items())
         }
         table = pandas.DataFrame(columns).sort_index()
-        table.index.name = "env_step"
+        table.index.name = run_state.axis_of(run_state.settings_of(self._layout)).replace(" ", "_")
         return table
 
     def _points(self) -> Curves:
@@ -524,7 +537,8 @@ def _experiment(
         raise LaunchError("name an environment: env='CartPole-v1', a class, or an experiment.yaml")
     name = str(chosen.get("exp_name", ""))
     algorithm = policy if isinstance(policy, Mapping) else {"type": policy or "ppo"}
-    policy_type = str(algorithm.get("type", "dqn"))
+    over = dict(dotted(chosen))
+    policy_type = str(over.get("policy.type") or algorithm.get("type", "dqn"))
     if not name:
         name = re.sub(r"\W+", "_", f"{_title_of(env)}_{policy_type}").strip("_").lower()
     code_folder.name = name
@@ -535,7 +549,7 @@ def _experiment(
 
         threshold = reward_threshold(gymnasium_id)
         settings |= {} if threshold is None else {"env.stop_value": threshold}
-    with_chosen = settings | dict(dotted(chosen))
+    with_chosen = settings | over
     remembers = with_chosen.get("policy.model.memory", "none") != "none"
     goes_online = with_chosen.get(_GOES_ONLINE, math.inf) != math.inf
     is_offline = bool(with_chosen.get("data")) and not goes_online
@@ -614,7 +628,7 @@ def _callback_settings(
         code_folder: makes the folder for modules that have to be written.
         before: the settings that there are, by their paths.
     """
-    folders, entries = list(before.get(_IMPORT_PATH) or ()), list[dict[str, Any]]()
+    folders, entries = _texts(before.get(_IMPORT_PATH)), list[dict[str, Any]]()
     for each in callbacks:
         entry = dict(each) if isinstance(each, Mapping) else {"type": each}
         if callable(cls := entry.get("type")):
@@ -716,13 +730,14 @@ def _as_yaml(value: object) -> str:
 
 def _yaml_of(plain: Any) -> str:
     if isinstance(plain, dict):
-        return (
-            f"{{{', '.join(f'{json.dumps(key)}: {_yaml_of(one)}' for key, one in plain.items())}}}"
-        )
+        return f"{{{', '.join(f'{_yaml_of(key)}: {_yaml_of(one)}' for key, one in plain.items())}}}"
     if isinstance(plain, list):
         return f"[{', '.join(map(_yaml_of, plain))}]"
     if isinstance(plain, float) and not math.isfinite(plain):
         return ".nan" if math.isnan(plain) else ".inf" if plain > 0 else "-.inf"
+    if isinstance(plain, str):  # a letter beyond U+FFFF is two in JSON, which YAML takes for two
+        letters = (one if one > "\uffff" else json.dumps(one)[1:-1] for one in plain)
+        return f'"{"".join(letters)}"'
     return json.dumps(plain)
 
 

@@ -107,11 +107,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.forget(sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:
+        if isinstance(error, PermissionError) and isinstance(error.filename, str | bytes):
+            sys.stderr.write(f"hpcdi {command}: {console.escaped(_denied(error))}\n")
+            return EXIT_FAILED
         if error.errno not in console.FULL or error.filename is not None:
             raise
         console.forget(sys.stdout.fileno())
         sys.stderr.write(f"hpcdi {command}: it cannot write any more: {error.strerror}\n")
         return EXIT_FAILED
+
+
+def _denied(error: PermissionError) -> str:
+    """Returns what may not be read or written, and whose it is, for somebody who is not its owner.
+
+    Of a path below a folder that may not be entered, that folder is it.
+    """
+    path = Path(os.fsdecode(error.filename)).absolute()
+    at = next(one for one in (path, *path.parents) if os.access(one, os.F_OK))
+    state = at.stat()
+    try:
+        owner = at.owner()
+    except KeyError:  # this host does not know its name
+        owner = f"user {state.st_uid}"
+    return (
+        f"{path}: {error.strerror}: {at} belongs to {owner} and has mode "
+        f"{state.st_mode & 0o7777:03o}; have its owner allow it (chmod), or take another path"
+    )
 
 
 def _at_home(word: str) -> str:

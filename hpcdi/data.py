@@ -163,7 +163,7 @@ def read_episodes(
         run: its folder.
         unfinished: also those that were cut: by the run's end, by a failure, or because a shard is
             gone or damaged.
-        columns: names of what is wanted of steps beside ``reward``, ``terminated`` and
+        columns: names, or one, of what is wanted of steps beside ``reward``, ``terminated`` and
             ``truncated``, ``observation`` or ``info`` with all its parts, or ``observation/arm``:
             nothing else is read, and checksums are not verified. Without
             observations there is none after the last step either. None: everything.
@@ -177,6 +177,7 @@ def read_episodes(
         StoreError: there are no data, or none that can be read, these are no transitions, or a
             column is in none of them.
     """
+    columns = [columns] if isinstance(columns, str) else columns
     layout = RunLayout(Path(run))
     shards = [(rank, path) for path, (rank, _) in layout.shard_numbers().items() if rank != GIVEN]
     if not shards:

@@ -393,11 +393,13 @@ class Episodes(NamedTuple):
 
     @property
     def stated(self) -> Array:
-        """The returns that environments state in ``eval_episode_return``, else the sums."""
-        known = [info.get("eval_episode_return") for info in self.infos]
-        stated = np.array([np.nan if one is None else one for one in known], dtype=np.float64)
-        is_stated = np.array([one is not None for one in known], dtype=bool)
-        returns: Array = np.where(is_stated, stated, self.returns)
+        """The returns that environments state in ``eval_episode_return``, else the sums.
+
+        One that is NaN or infinite is not stated.
+        """
+        known = [info.get("eval_episode_return", np.nan) for info in self.infos]
+        stated = np.array(known, dtype=np.float64)
+        returns: Array = np.where(np.isfinite(stated), stated, self.returns)
         return returns
 
     @property

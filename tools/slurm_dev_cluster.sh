@@ -69,6 +69,7 @@ stop() {
 # slurmd gave them, or by the node's host-name namespace UTS
 job_pids() {
   local entry pid environment mine=" $$ "
+  local of_job='^(HPCDI_OWN_)?SLURM_JOB_ID='  # a packed run has the other name alone
   for ((pid = $$; pid > 1; )); do
     pid=$(parent_of "$pid") || break
     mine+="$pid "
@@ -78,7 +79,7 @@ job_pids() {
     [[ $pid != "$BASHPID" && $mine != *" $pid "* ]] || continue
     environment=$(env_of "$pid") || continue
     grep -qxF "SLURM_CONF=$SLURM_CONF" <<<"$environment" || continue
-    [[ $(name_of "$pid") == slurmstepd ]] || grep -q '^SLURM_JOB_ID=' <<<"$environment" || continue
+    [[ $(name_of "$pid") == slurmstepd ]] || grep -qE "$of_job" <<<"$environment" || continue
     if [[ -n ${1:-} ]] && ! grep -qxF "SLURMD_NODENAME=$1" <<<"$environment"; then
       [[ -n ${2:-} && $(readlink "$entry/ns/uts" 2>/dev/null) == "$2" ]] || continue
     fi

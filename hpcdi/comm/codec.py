@@ -320,6 +320,14 @@ def _array(tree: list[Any], buffers: Sequence[memoryview]) -> Array:
     return array
 
 
+def _scalar(tree: list[Any], buffers: Sequence[memoryview]) -> Any:
+    _, number, descr = tree
+    dtype = _dtype_of(descr)
+    if not dtype.itemsize:  # an empty text
+        return np.zeros((), dtype)[()]
+    return np.frombuffer(buffers[number], dtype)[0]
+
+
 def _object(tree: list[Any], buffers: Sequence[memoryview]) -> Any:
     name, cls = tree[1], _CLASSES.get(tree[1])
     if cls is None:
@@ -343,7 +351,7 @@ _READERS: dict[str, Callable[[list[Any], Sequence[memoryview]], Any]] = {
     "d": lambda tree, buffers: dict(_values(pair, buffers) for pair in tree[1:]),
     "a": _array,
     "c": _object,
-    "n": lambda tree, buffers: np.frombuffer(buffers[tree[1]], _dtype_of(tree[2]))[0],
+    "n": _scalar,
     "b": lambda tree, buffers: bytes(buffers[tree[1]]),
     "p": lambda tree, _buffers: Path(tree[1]),
     "x": lambda tree, _buffers: complex(*tree[1:]),

@@ -46,6 +46,7 @@ from hpcdi.comm.solver_protocol import (
     SolverLost,
     SolverMessage,
     SolverPlace,
+    as_line,
     pack,
     room_for,
     unpack,
@@ -391,7 +392,7 @@ class SolverGroup:
         self.state, self.reason = State.LOST, reason
         self.dead = tuple(map(self.place.ranks.index, dead))
         if self._pair is not None:  # those that wait for an order end by themselves, on any node
-            told = SolverMessage(Kind.ABANDON, lines={"reason": reason})
+            told = SolverMessage(Kind.ABANDON, lines={"reason": as_line(reason)})
             for number, rank in enumerate(self.place.ranks, 1):
                 if rank not in dead:
                     with contextlib.suppress(MPI.Exception):

@@ -186,6 +186,15 @@ def lines_of(text: bytes, kind: Kind) -> dict[str, str]:
     return {name: value for name, sign, value in split if sign}
 
 
+def as_line(text: str) -> str:
+    """Returns a text, such as an error's, as a message can carry it: in a line, cut if it is long.
+
+    Its bytes are at most half of `TEXT_BYTES`.
+    """
+    line = " ".join(text.split()).encode(errors="replace")
+    return line[: TEXT_BYTES // 2].decode(errors="ignore")
+
+
 def lines_of_numbers(numbers: Mapping[str, float]) -> tuple[dict[str, str], int]:
     """Returns the lines of an info's numbers, and how many of these find no room."""
     lines, left = {}, ANSWER_TEXT_BYTES - 1

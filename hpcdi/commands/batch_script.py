@@ -181,6 +181,16 @@ job() {
 
 """
 )
+_HOW = """\
+case $code in
+    85) how=stopped ;;
+    130 | 143) exit "$code" ;;
+    *) # another signal has killed it, such as the kernel's for its memory
+        if [ "$code" -le 128 ]; then exit "$code"; fi
+        how=killed
+        ;;
+esac
+"""
 _COUNT = """\
         # on a full disk nothing is counted: the job is requeued until there is room
         { mkdir -p "$RUN/submit" && echo "job $JOB: exit code $code" >> "$vain"; } || true
@@ -193,6 +203,7 @@ _COUNT = """\
 _VERDICT = """\
 # How the run ended stands in its run.json. The exit codes of srun and mpirun are unreliable: a rank
 # that has left may look like one that was killed, and mpirun returns 0 after it has lost a node.
+# Another job that has taken the folder meanwhile says nothing of this one.
 mkdir -p "$RUN" || true
 before=$(cat "$RUN/run.json" 2>/dev/null || true)
 vain=$RUN/submit/starts-in-vain
@@ -201,8 +212,10 @@ is_ending=
 trap : HUP USR1 USR2 XCPU
 trap is_ending=1 TERM
 {start}\
-said=$(sed -n 's/^  "exit_code": \\([0-9]*\\),\\{0,1\\}$/\\1/p' "$RUN/run.json" 2>/dev/null || true)
-if [ "$(cat "$RUN/run.json" 2>/dev/null || true)" = "$before" ]; then
+facts=$(cat "$RUN/run.json" 2>/dev/null || true)
+said=$(echo "$facts" | sed -n 's/^  "exit_code": \\([0-9]*\\),\\{0,1\\}$/\\1/p')
+whose=$(echo "$facts" | sed -n 's/^    "SLURM_JOB_ID": "\\([^"]*\\)".*/\\1/p')
+if [ "$facts" = "$before" ] || [ "${whose:-$SLURM_JOB_ID}" != "$SLURM_JOB_ID" ]; then
     if [ "$said,$code" = 0,0 ]; then exit 0; fi  # it was done before
     say "the run has not begun (exit code $code)" >&2
     case $code in  # the user's error: it has been named above
@@ -277,7 +290,7 @@ before=$(begun)
 vain=$RUN/submit/starts-in-vain${{SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}}
 is_ending=
 {_BESIDE_SHELL.replace("{command}", '"${PYTHON[@]}" -m hpcdi sweep resume "$RUN" --pack "$@"')}\
-if [ "$code" != 85 ]; then exit "$code"; fi
+{_HOW}\
 if [ "$(begun)" = "$before" ]; then
     say "no run has begun" >&2
     if [ -z "$is_ending" ] && [[ "$(job)" == RUNNING* ]]; then
@@ -286,14 +299,21 @@ if [ "$(begun)" = "$before" ]; then
 else
     rm -f "$vain"
 fi
-why="the sweep was stopped" will="resume it"
+why="the sweep was $how" will="resume it"
 
 {_AGAIN}"""
 _GUEST = f"""\
 {_LIMITS}\
+vain=$RUN/submit/guest-killed${{SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}}
+is_ending=
 {_BESIDE_SHELL.replace("{command}", '"${PYTHON[@]}" -m hpcdi join "$RUN" "$@"')}\
-if [ "$code" != 85 ]; then exit "$code"; fi
-why="the guest was stopped" will="join the run again"
+{_HOW}\
+if [ "$how" = killed ] && [ -z "$is_ending" ] && [[ "$(job)" == RUNNING* ]]; then
+{_COUNT.replace("did not begin", "was killed").replace("        ", "    ")}\
+else
+    rm -f "$vain"
+fi
+why="the guest was $how" will="join the run again"
 
 {_REQUEUE}\
 exit 85

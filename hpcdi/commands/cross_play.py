@@ -23,8 +23,8 @@ from hpcdi.env.best_response import SmallGame, best_responses
 from hpcdi.env.create import get_env_cls
 from hpcdi.env.pettingzoo import as_battle
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.league.league import Payoff, Rating, Strengths, frozen_file
-from hpcdi.league.view import describe_rise, heat_map, names_of, players_of
+from hpcdi.league.league import Payoff, Rating, Strengths
+from hpcdi.league.view import absent_copies, describe_rise, heat_map, names_of, players_of
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import write_json
 from hpcdi.store.disk_full import or_refuse
@@ -105,8 +105,7 @@ def check_files(layout: RunLayout, frozen: Iterable[str]) -> None:
     Raises:
         LaunchError: one is missing.
     """
-    files = [frozen_file(name) for name in frozen]
-    missing = [file for file in files if not (layout.root / file).is_file()]
+    missing = absent_copies(layout.root, frozen)
     if missing:
         raise LaunchError(
             f"{short(layout.root)} lacks the policies of {len(missing)} players: "

@@ -14,10 +14,9 @@ from typing import TypeAlias
 
 from hpcdi.commands.options import add_runs, make_parser, print_lines
 from hpcdi.commands.output_file import output_file
-from hpcdi.commands.run_state import axis_of, runs_of, settings_of
+from hpcdi.commands.run_state import axis_of, end_of, runs_of, settings_of
 from hpcdi.config.load import read_mapping
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.run import run_folder
 from hpcdi.run.run_folder import short
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import COLUMNS, CurvePoint, Curves, read_curves, row_of
@@ -170,7 +169,7 @@ def _track(kind: str, runs: Mapping[Path, Curves], folder: Path) -> Iterator[str
             settings are damaged.
     """
     for run, curves in runs.items():
-        state, config_file = run_folder.read_state(run), RunLayout(run).config_file
+        (state, _), config_file = end_of(run), RunLayout(run).config_file
         settings = dict(dotted(read_mapping(config_file) if config_file.is_file() else {}))
         project = str(settings.get("exp_name") or run.parent.name)
         try:

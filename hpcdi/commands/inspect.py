@@ -13,7 +13,8 @@ import numpy as np
 
 from hpcdi.commands.options import make_parser, print_lines
 from hpcdi.data import read_episodes
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, StoreError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, StoreError
+from hpcdi.store.atomic import read_json
 from hpcdi.store.checkpoints import MANIFEST, checkpoint_names
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
@@ -29,8 +30,8 @@ verify every checksum.
   hpcdi inspect runs/cartpole_dqn/latest/policies/best.safetensors shard.h5
 """
 EXIT_CODES = """\
-exit codes: 0 done, all is right; 1 something is damaged, or blocks are gone that a snapshot needs;
-2 no such file, or no run in a folder
+exit codes: 0 done, all is right; 1 something is damaged, or blocks are gone that a snapshot needs,
+or a frozen player of a league; 2 no such file, or no run in a folder
 """
 
 
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         report = inspect(path)
         layout = RunLayout(Path(path))
         report.lines[2:2] = episodes_of(layout)  # after its data
-        report.errors += lost_shards(layout)
+        report.errors += [*lost_shards(layout), *lost_players(layout)]
         print_lines(report.lines)
         for error in report.errors:
             sys.stderr.write(f"hpcdi inspect: {escaped(error)}\n")
@@ -69,7 +70,7 @@ def episodes_of(layout: RunLayout) -> Iterator[str]:
     Of damaged shards it says nothing: `inspect` does.
     """
     returns, steps = array("d"), 0
-    with contextlib.suppress(StoreError):  # it is no run, or its data are no transitions
+    with contextlib.suppress(StoreError, ConfigError):  # it is no run, or has no transitions
         for episode in read_episodes(layout.root, columns=(), left_out=None):
             returns.append(episode.total)
             steps += len(episode)
@@ -95,3 +96,19 @@ def lost_shards(layout: RunLayout) -> Iterator[str]:
         gone = absent(layout, needed)
         if gone and folder.is_dir():  # a running run may have removed both
             yield f"{folder}: {len(gone)} blocks that it needs are gone, {gone[0]} first"
+
+
+def lost_players(layout: RunLayout) -> Iterator[str]:
+    """Yields a line for each frozen player of a run that is a league whose policy is gone."""
+    shown = read_json(layout.league_file)
+    if not shown:
+        return
+    from hpcdi.league.view import absent_copies
+
+    try:
+        copies = [p["name"] for p in shown["players"] if p["role"] == "historical"]
+        gone = absent_copies(layout.root, copies)
+    except (LookupError, TypeError) as error:
+        yield f"{layout.league_file}: is damaged: {error!r}"
+        return
+    yield from (f"{layout.root / file}: a frozen player of the league is gone" for file in gone)

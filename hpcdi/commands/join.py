@@ -20,8 +20,8 @@ most the block that is not full yet, and the run goes on without it.
 A guest takes its policies from policies/, where learners write one every system.guests.policy_s
 seconds; system.guests.max_policy_lag says how many iterations it may be behind. It evaluates
 nothing. SIGTERM, SIGUSR2 and a time limit that is near end it in order. Where the run is stopped to
-be resumed it waits, and joins the next start. On-policy and deterministic runs take no guests, and
-a run in one process (hpcdi serial) takes none.
+be resumed it waits, and joins the next start. On-policy and deterministic runs take no guests, nor
+does one of environments that are MPI programs, or one in one process (hpcdi serial).
 """
 EXIT_CODES = """\
 exit codes: 0 the run is over, or has been away for too long; 1 the guest failed; 2 the run takes no

@@ -226,7 +226,8 @@ def speeds(config: ExperimentConfig, spaces: Spaces, ranks: int, seconds: float)
     )
     yield ""
     yield "ranks   cores    steps/s  iterations/s  rank 0  held by"
-    here, asked = len(os.sched_getaffinity(0)), working_collectors(ranks, config)
+    own = plan_ranks(ranks, config).own
+    here, asked = len(os.sched_getaffinity(0)), working_collectors(own, config)
     of = partial(forecast, config, costs, row_bytes, learners=learners)
     yield _speed(1 + learners + asked, str(here), of(collectors=asked, cores=here))
     collectors, with_half = asked, 0.0
@@ -298,7 +299,7 @@ def files_an_hour_of(config: ExperimentConfig, row_bytes: int) -> float:
     return float(max(1, in_bytes, blocks / SLOTS))
 
 
-def forecast_of_files(config: ExperimentConfig, row_bytes: int, ranks: int) -> str:
+def forecast_of_files(config: ExperimentConfig, row_bytes: int, own: int) -> str:
     """Returns a line: the shards of a job's time limit, beside the files that may still be made.
 
     Without a time limit they are told by the hour alone.
@@ -306,10 +307,10 @@ def forecast_of_files(config: ExperimentConfig, row_bytes: int, ranks: int) -> s
     Args:
         config: the experiment.
         row_bytes: see `row_size`.
-        ranks: of the run.
+        own: ranks of the run, without solvers'.
     """
     an_hour, time_limit = files_an_hour_of(config, row_bytes), time_limit_of(config.slurm)
-    in_all = an_hour * working_collectors(ranks, config) * limit_of(time_limit) / 3600
+    in_all = an_hour * working_collectors(own, config) * limit_of(time_limit) / 3600
     forecast = f"about {human_count(an_hour)} shards an hour of each collector"
     if not config.system.storage.keep_data or math.isinf(in_all):
         return forecast

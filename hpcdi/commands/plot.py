@@ -14,7 +14,7 @@ import numpy as np
 from hpcdi.commands.options import add_runs, make_parser, print_lines
 from hpcdi.commands.output_file import write_output
 from hpcdi.commands.report.charts import room_for, share, ticks
-from hpcdi.commands.report.page import SHOWN_FIRST, charts_of
+from hpcdi.commands.report.page import SHOWN_FIRST, axes_of, charts_of
 from hpcdi.commands.report.runs import SCORE, Group, grouped, read_run, runs_in
 from hpcdi.commands.report.statistics import Band, band_of
 from hpcdi.commands.run_state import runs_of
@@ -57,8 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     bands = {group.name: band_of(group.curve(name)) for group in groups}
     if not any(np.isfinite(band.mean).any() for band in bands.values()):
         raise LaunchError(f"{name} has no finite value: `hpcdi curves RUN` shows what it has")
-    axis = shown[0].runs[0].axis
-    print_lines(lines_of(name, bands, axis))
+    print_lines(lines_of(name, bands, " or ".join(axes_of(shown, name))))
     return EXIT_DONE
 
 

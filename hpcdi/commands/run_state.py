@@ -21,7 +21,7 @@ from hpcdi.run import run_folder, run_lock, slurm_queue
 from hpcdi.run.environment import slurm_job_of
 from hpcdi.run.slurm_queue import NO_ANSWER, QueueJob
 from hpcdi.store.atomic import clock_of, of_types, read_json
-from hpcdi.store.files import check_file
+from hpcdi.store.files import check_file, names_in
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.host import count_in
 from hpcdi.utils.nested import dotted
@@ -74,7 +74,7 @@ class RunStatus:
         progress: status.json; empty before rank 0 has written it.
         signs: see there.
         error: the last one: ``rank``, ``role``, ``host``, ``error``, ``traceback``.
-        damage: how run.json differs from what the run wrote; empty: it does not.
+        damage: what is wrong with run.json, see `run_folder.damage_of`; empty: nothing.
     """
 
     layout: RunLayout
@@ -154,14 +154,21 @@ def find_run(name: str) -> Path:
             submitted.
 
     Raises:
-        LaunchError: there is none.
+        LaunchError: there is none. OSError: it cannot be read: it is somebody else's.
     """
     path = Path(name)
+    names_in(path)  # or it would be said to be no run
     if path.is_dir():
         root = RunLayout(path.resolve()).root
         if not root.is_dir():  # of `latest`, whose links lead to it
             raise LaunchError(f"there is no {root}: it was moved or removed; name the run folder")
         return root
+    is_of_sweep = (path.parent / SWEEP_FILE).is_file()
+    if is_of_sweep and not slurm_queue.is_job_id(name):
+        shown = run_folder.short(path.parent)
+        raise LaunchError(
+            f"there is no {name}: no such run of this sweep has begun; hpcdi sweep status {shown}"
+        )
     if not slurm_queue.is_job_id(name):
         raise LaunchError(f"there is no {name}; name a run folder, or a Slurm job's number")
     job = slurm_queue.ask(name)
@@ -180,7 +187,7 @@ def find_run(name: str) -> Path:
                 f"job {name} does all runs of a sweep: hpcdi sweep status {shown}; or name one of "
                 f"them, such as {run_folder.short(sweep / '000')}"
             )
-        if name in jobs:
+        if name in jobs or (job is not None and job.het_job in jobs):
             return layout.root.resolve()
         tasks += [job_id for job_id in jobs if job_id.startswith(f"{name}_")]
     if tasks:
@@ -241,7 +248,7 @@ def _runs_in(name: str) -> list[Path]:
         if below:
             return below
     damage = run_folder.damage_of(RunLayout(folder))
-    why = f"'s run.json is damaged: {damage}" if damage else " is no run folder, and holds none"
+    why = f"'s run.json {damage}" if damage else " is no run folder, and holds none"
     raise LaunchError(f"{name}{why}")
 
 
@@ -266,8 +273,14 @@ def _runs_below(place: Path) -> list[Path]:
 
 
 def read_progress(layout: RunLayout) -> dict[str, Any]:
-    """Returns ``status.json``, without what is damaged in it; empty where there is none."""
+    """Returns ``status.json``, without what is damaged in it; empty where there is none.
+
+    An evaluation is left out, too, whose mean return is no number: JSON has no NaN.
+    """
     progress = of_types(read_json(layout.status_file), _PROGRESS_TYPES)
+    for name in ("evaluation", "best_evaluation"):
+        if name in progress and None in (progress[name].get("mean"), *progress[name].values()):
+            del progress[name]
     return {**progress, "job": slurm_queue.texts_of(progress.get("job"))} if progress else {}
 
 
@@ -335,6 +348,19 @@ def status_of(
     return status
 
 
+def end_of(run: Path) -> tuple[str, str]:
+    """Returns a run's state and the reason for it, without asking a queue.
+
+    They are what run.json says, but of a run that it says is running: as that one lives. The state
+    is "unknown" where there is no run.json.
+    """
+    facts = run_folder.read(run)
+    if facts.get("state") != "running":
+        return str(facts.get("state", "unknown")), str(facts.get("reason", ""))
+    status = status_of(run, slurm_queue.nobody)
+    return status.state, status.why
+
+
 def _status(
     layout: RunLayout, facts: dict[str, Any], ask: Callable[[str], QueueJob | None], job_id: str
 ) -> RunStatus:
@@ -345,7 +371,7 @@ def _status(
     damage = run_folder.damage_of(layout)
     if not facts and not job_ids:
         raise LaunchError(
-            f"{layout.run_file} is damaged: {damage}"
+            f"{layout.run_file} {damage}"
             if damage
             else f"{layout.root} holds no run: there is no {layout.run_file.name} in it"
         )
@@ -402,7 +428,8 @@ def judge(
     of an earlier start  --            pending     starting         failed [3]
     ===================  ============  ==========  ===============  =============
 
-    [1] A dead or stopped run is pending while its job's script can requeue it; `salloc` has none.
+    [1] A dead or stopped run is pending while its job's script can requeue it, or may have done so
+    (COMPLETING, unless by its time limit); `salloc` has none.
     [2] Unless its process is seen on this host. [3] Cancelled: what run.json says.
     Where a new process has the lock of a run that has ended, it is starting. Where Slurm does not
     answer, what would be pending if the job waited, by the folder alone, is pending.
@@ -480,7 +507,12 @@ def _by_queue(
         is_pending = job.waits or job.state == "COMPLETING"  # what was requeued is cleaned up first
         return "pending" if is_pending else "starting", job_state + again
     if job.is_on:
-        if job.has_script and (state == "dead" or is_to_resume):
+        is_for_its_script = job.has_script and (state == "dead" or is_to_resume)
+        if job.state == "COMPLETING" and is_for_its_script:
+            if job.reason == "TimeLimit":  # Slurm has ended the script, too
+                return state, f"{why}; {job_state}"
+            return "pending", f"{why}; {job_state}: Slurm does not say yet whether it is requeued"
+        if is_for_its_script:
             return "pending", f"{why}; {job_state} still, and its script has it requeued"
         return by_folder
     if state in ("starting", "running"):

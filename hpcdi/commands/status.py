@@ -111,7 +111,7 @@ def lines_of(status: RunStatus) -> list[str]:
     if facts.get("restarts"):
         lines.append(_line("restarts", str(facts["restarts"])))
     if status.damage:
-        lines.append(_line("damaged", f"{status.layout.run_file.name}: {status.damage}"))
+        lines.append(_line("damaged", f"{status.layout.run_file.name} {status.damage}"))
     lines += _error(status.error)
     return lines + [_line("next" if not i else "", step) for i, step in enumerate(steps(status))]
 
@@ -286,8 +286,8 @@ def _returns(progress: dict[str, Any]) -> list[str]:
         shown = ", ".join(f"{name} {value:.3g}" for name, value in figures[:_FIGURES_SHOWN])
         more = f" and {len(figures) - _FIGURES_SHOWN} more" if figures[_FIGURES_SHOWN:] else ""
         lines.append(_line("figures", f"{shown}{more}, means of the last episodes"))
-    if progress.get("evaluation"):
-        last, best = progress["evaluation"], progress["best_evaluation"]
+    if last := progress.get("evaluation"):
+        best = progress.get("best_evaluation", last)
         text = f"{progress['evaluations']}: {Evaluation(**last)}"
         lines.append(_line("evaluation", text))
         if best != last:

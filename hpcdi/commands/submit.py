@@ -322,8 +322,8 @@ def prepare(request: RunRequest, *, is_local: bool = False) -> tuple[BatchJob, d
         resume.start_mode(request, config, {})
     slurm = resolved(config.slurm, default_ranks(config))
     ranks = slurm.nodes * slurm.ntasks_per_node
-    plan_ranks(ranks, config)
-    files = plan.forecast_of_files(config, row_size(config, spaces), ranks)
+    own = plan_ranks(ranks, config).own
+    files = plan.forecast_of_files(config, row_size(config, spaces), own)
     sys.stderr.write(f"hpcdi: {files}\n" if files.startswith("warning") else "")
     if request.resume is not None:
         folder = RunLayout(Path(request.resume).resolve()).root

@@ -257,7 +257,8 @@ class Arena(Closing):
         """Seats of a game; where there are teams, these."""
         if self.players < 2:
             raise LaunchError(
-                f"{short(root)} has an environment of one player or team; leave --against out"
+                f"{short(root)} has an environment of one player or team: nobody plays "
+                "against it here; hpcdi eval without --player and --against evaluates its policy"
             )
         self.games = -(-games // self.players) * self.players
         """Of two players."""

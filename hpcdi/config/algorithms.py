@@ -367,7 +367,9 @@ class R2D2Config(DQNConfig):
 
     type: str = "r2d2"
     priority: bool = setting(True, "sample in proportion to priority")
-    nstep: int = setting(5, "steps of reward before the value is bootstrapped", minimum=1)
+    nstep: int = setting(
+        5, "steps of reward before the value is bootstrapped", minimum=1, maximum=1000
+    )
     discount_factor: float = setting(0.997, "discount of one step", minimum=0, maximum=1)
     model: R2D2ModelConfig = section(R2D2ModelConfig, "the network")
     learn: R2D2LearnConfig = section(R2D2LearnConfig, "the update")

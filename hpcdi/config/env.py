@@ -77,13 +77,13 @@ class ManagerConfig(ComponentConfig):
 
     @property
     def renewal(self) -> tuple[float, str] | None:
-        """`renew_after` as a number and its unit; None: never, or it is neither."""
-        found = re.fullmatch(r"([\d.]+)\s*(episodes|MiB)", self.renew_after or "")
-        return None if found is None else (float(found[1]), found[2])
+        """`renew_after` as a number above 0 and its unit; None: never, or it is no such text."""
+        found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(episodes|MiB)", self.renew_after or "")
+        return (float(found[1]), found[2]) if found and float(found[1]) > 0 else None
 
     def _problems_of_renewal(self) -> Iterator[Problem]:
         if self.renew_after is not None and self.renewal is None:
-            said = "is a number and one of episodes, MiB, such as '1000 episodes'"
+            said = "is a number above 0 and one of episodes, MiB, such as '1000 episodes'"
             yield Problem("renew_after", f"{said}, not {self.renew_after!r}")
 
     @property
@@ -236,12 +236,13 @@ def seeds_of(given: str | Sequence[int | str]) -> tuple[int, ...]:
     """
     seeds: list[int] = []
     for each in [given] * bool(given) if isinstance(given, str) else given:
-        first, _, last = str(each).partition("..")
-        if not first.strip().isdecimal() or not (last or first).strip().isdecimal():
+        first, *more = str(each).split("..", 1)
+        last = more[0] if more else first
+        if not first.strip().isdecimal() or not last.strip().isdecimal():
             raise ValueError(f"is {each!r}")
-        if int(last or first) < int(first):
+        if int(last) < int(first):
             raise ValueError(f"is {each!r}, which runs backwards")
-        seeds += range(int(first), int(last or first) + 1)
+        seeds += range(int(first), int(last) + 1)
     return tuple(seeds)
 
 

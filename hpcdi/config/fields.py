@@ -477,7 +477,7 @@ def _convert_item(key: str, value: object, hint: object) -> Any:
 
 
 def _convert_sequence(value: Any, origin: Any, args: tuple[Any, ...]) -> Any:
-    if isinstance(value, str) or not isinstance(value, list | tuple):
+    if not isinstance(value, list | tuple):
         raise TypeError(f"must be a list, not {_type_name(value)}")
     element = args[0] if args else Any
     return origin(convert(item, element) for item in value)

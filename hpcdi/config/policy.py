@@ -521,8 +521,8 @@ class PolicyConfig(ComponentConfig):
     def warm_up(self) -> int:
         """Transitions before learning begins."""
         buffer = self.other.replay_buffer
-        min_fill = buffer.min_fill if isinstance(buffer, AdvancedBufferConfig) else 0
-        return max(self.random_collect_size, min_fill)
+        items = buffer.min_fill if isinstance(buffer, AdvancedBufferConfig) else 0
+        return max(self.random_collect_size, (items - 1) * self.sequence.stride + 1)
 
     @property
     def replay_ratio(self) -> float | None:

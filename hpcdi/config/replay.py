@@ -128,7 +128,7 @@ class DequeBufferConfig(AdvancedBufferConfig):
 
     type: str = "deque"
     replay_buffer_size: int = setting(10_000, "items that it holds", minimum=1)
-    train_iter_per_log: int = setting(100, "train iterations between two reports", minimum=1)
+    train_iter_per_log: int = setting(100, "without effect: see monitor", minimum=1)
     priority: bool = setting(False, "draw by priority; else uniformly, no item twice")
     priority_IS_weight: bool = setting(False, "learn with importance weights")
     priority_power_factor: float = setting(0.6, "0 draws uniformly, 1 by priority", minimum=0)

@@ -345,22 +345,40 @@ def check(config: ExperimentConfig) -> list[Problem]:
     problems += _check_data(config)
     if config.callbacks:
         problems += load_object("hpcdi.roles.callbacks:problems_of")(config.callbacks)
-    if policy.on_policy:
-        if policy.random_collect_size:
-            message = "fills a replay buffer; an on-policy run learns only from its own policy"
-            problems.append(Problem("policy.random_collect_size", message))
-        return problems
-    size, least = buffer.replay_buffer_size, 4 * (policy.collect.n_sample + 1)
-    if policy.learn.batch_size > size:
+    if policy.on_policy and policy.random_collect_size:
+        message = "fills a replay buffer; an on-policy run learns only from its own policy"
+        problems.append(Problem("policy.random_collect_size", message))
+    return [*problems, *_check_buffer(policy)]
+
+
+def _check_buffer(policy: PolicyConfig, learners: int = 1) -> Iterator[Problem]:
+    """Check that a learner's share of the replay buffer holds a batch, and some blocks.
+
+    Args:
+        policy: its settings.
+        learners: that share the buffer.
+    """
+    if policy.on_policy:  # it is made as large as rollouts need
+        return
+    buffer, batch, ratio = policy.other.replay_buffer, policy.learn.batch_size, 1.0
+    if isinstance(buffer, AdvancedBufferConfig):
+        ratio = max(ratio, buffer.thruput_controller.sample_min_limit_ratio)
+    size, are_several = buffer.replay_buffer_size, learners > 1
+    share = size // learners
+    if batch * ratio > share:
+        items = f" x {ratio:g} (sample_min_limit_ratio)" * (ratio > 1)
+        shared = f" that {learners} learners share" * are_several
         message = (
-            f"a batch of {policy.learn.batch_size} cannot be sampled from a replay buffer of "
-            f"{size} ({_BUFFER}.replay_buffer_size)"
+            f"a batch of {batch}{items} cannot be sampled from a replay buffer of {size}{shared} "
+            f"({_BUFFER}.replay_buffer_size)"
         )
-        problems.append(Problem("policy.learn.batch_size", message))
-    if size < least:
-        message = f"must be at least {least}, 4 x (policy.collect.n_sample + 1), not {size}"
-        problems.append(Problem(f"{_BUFFER}.replay_buffer_size", message))
-    return problems
+        yield Problem("policy.learn.batch_size", message)
+    least = 4 * (policy.collect.n_sample + 1 + policy.stack_len)
+    if share < least:
+        rows = "policy.collect.n_sample + 1" + " + model.memory_len" * bool(policy.stack_len)
+        each = f" for each of {learners} learners" * are_several
+        message = f"must be at least {learners * least}, 4 x ({rows}){each}, not {size}"
+        yield Problem(f"{_BUFFER}.replay_buffer_size", message)
 
 
 def offline_iterations(config: ExperimentConfig) -> float:
@@ -480,6 +498,8 @@ def why_no_guests(config: ExperimentConfig) -> str:
         )
     if config.system.deterministic:
         return "it is deterministic, and guests come and go at any time"
+    if isinstance(config.env, MpiEnvConfig):
+        return "its environments are ranks of its job, and a guest has none"
     return ""
 
 
@@ -499,6 +519,7 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
             f"({shared}; see policy.other.commander.league)"
         )
         problems.append(Problem("policy.learn.learner.learner_num", message))
+    problems += _check_buffer(config.policy, max(groups.values()))
     return problems + _check_repeats(config)
 
 

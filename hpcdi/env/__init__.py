@@ -1,4 +1,4 @@
-"""Environments behind one contract. The only package that imports gymnasium, EnvPool, PettingZoo.
+"""Environments behind one contract: gymnasium's, EnvPool's, PettingZoo's, and one's own.
 
 Owns::
 

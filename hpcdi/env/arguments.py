@@ -10,7 +10,6 @@ A schedule (``env.schedule``) changes keyword arguments, or attributes that an e
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +25,8 @@ ENV_INDEX = "HPCDI_ENV_INDEX"
 """Environment variable with the number; in a child process it stays."""
 ENV_FOLDER = "HPCDI_ENV_FOLDER"
 """Environment variable with the folder; a process of the environment's own is also in it."""
+OWN_PROCESS: list[int] = []
+"""The number of this process, where that is an environment's own: its present folder, too."""
 _FOLDER = "{folder}"
 _INDEX = re.compile(r"\{\s*index\s*(?:\+\s*(\d+)\s*)?\}")
 _INSIDE = ("env", "aec_env", "par_env", "_env", "battle")
@@ -56,7 +57,7 @@ def make_numbered(
         numbered_folder = Path(folder).absolute() / f"{index:06d}"
         numbered_folder.mkdir(parents=True, exist_ok=True)
         variables[ENV_FOLDER] = str(numbered_folder)
-    if multiprocessing.parent_process() is not None:  # a process of its own: it stays so
+    if OWN_PROCESS:  # it stays so
         os.environ.update(variables)
         if folder:
             os.chdir(variables[ENV_FOLDER])

@@ -48,10 +48,12 @@ class EnvType(Configurable):
         return False
 
     @classmethod
-    def is_vector(cls, cfg: Any) -> bool:
-        """Decides whether collectors step a vector environment, and not single ones."""
-        is_single = cfg.needs_single or isinstance(cfg.manager, ChildConfig)
-        return bool(not is_single and cls.has_vector(cfg))
+    def is_vector(cls, cfg: Any, *, evaluate: bool = False) -> bool:
+        """Decides whether a collector, or an evaluation, steps a vector, and not single ones."""
+        seeds, manager = cfg.scenarios(evaluate=evaluate), cfg.manager
+        is_single = bool(seeds or cfg.schedule or manager.folder or manager.renewal)
+        is_single |= isinstance(manager, ChildConfig) or cls.is_battle
+        return not is_single and cls.has_vector(cfg)
 
     @classmethod
     def probe(cls, cfg: Any) -> Any:
@@ -159,7 +161,7 @@ class EnvFailure(Exception):
 
     @property
     def fields(self) -> tuple[str, str, bool, int | None]:
-        """The arguments that make it again, in another process."""
+        """Its first arguments, which make it again in another process: a child knows no others."""
         return self.cause, self.detail, self.is_gone, self.wrong_row
 
     @classmethod

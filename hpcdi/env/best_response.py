@@ -16,6 +16,7 @@ import numpy as np
 
 from hpcdi.dataclass import dataclass
 from hpcdi.env.contract import Space
+from hpcdi.env.pettingzoo import spaces_of_each
 from hpcdi.errors import EnvError
 from hpcdi.types import ACTION_MASK, Columns
 
@@ -64,7 +65,8 @@ class SmallGame:
     def __init__(self, env: Any, most: int = MOST_POSITIONS) -> None:
         if env.agents != 2:
             raise EnvError(f"best responses are for games of 2 players; this one has {env.agents}")
-        acts = [Space.of_actions(space) for space in env.action_space]
+        observations, actions = spaces_of_each(env)
+        acts = [Space.of_actions(space) for space in actions]
         if any(len(a.leaves) != 1 or len(a.leaves[0].counts) != 1 for a in acts):
             leaves = ", ".join(str(leaf) for a in acts for leaf in a.leaves)
             raise EnvError(
@@ -74,7 +76,7 @@ class SmallGame:
         self._counts = [space.leaves[0].counts[0] for space in acts]
         self._draws_nothing = not hasattr(env, "deals")
         self._env, self._acts, self._most = env, acts, most
-        self._seen = [Space.of_observations(space) for space in env.observation_space]
+        self._seen = [Space.of_observations(space) for space in observations]
         self._kept: dict[tuple[int, tuple[Joint, ...]], Position] = {}
         self._now: tuple[int, tuple[Joint, ...]] | None = None
         self._resets = 0

@@ -26,6 +26,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
+from hpcdi.env.arguments import OWN_PROCESS
 from hpcdi.env.base import EnvFailure, EnvFn, StepReply
 from hpcdi.env.in_process import Command, LocalWorker, SharedArrays
 from hpcdi.env.process_state import SENT_TO_ALL
@@ -73,6 +74,7 @@ def _let_in() -> None:
 
 def child_main(connection: Connection, make: EnvFn, is_battle: bool) -> None:
     """Do commands until the parent closes the environment or is gone."""
+    OWN_PROCESS.append(os.getpid())
     _lead_group()
     _die_with_parent()
     # else what the environment starts would hold it open, when this process has died
@@ -191,7 +193,7 @@ class ChildWorker:
         self._context: Any = multiprocessing.get_context(start_method)
         self._target = (make, is_battle)
         making_s = None if reset_timeout_s is None else reset_timeout_s + _START_S
-        self._timeouts = {"step": step_timeout_s, "play": step_timeout_s, "make": making_s}
+        self._timeouts = {"step": step_timeout_s, "make": making_s}
         self._reset_timeout_s = reset_timeout_s
         self._process: Any = None
         self._connection: Connection | None = None

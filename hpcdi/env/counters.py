@@ -134,6 +134,7 @@ class Renewal:
 
     Attributes:
         due: bool [envs]; which are made anew when their running episode ends.
+        over: bool [envs]; whose last episode has ended: they begin no other before they are.
     """
 
     def __init__(
@@ -145,17 +146,19 @@ class Renewal:
         self._first = np.zeros(env_num, np.int64)  # bytes at the end of the first episode
         self._episodes = np.zeros(env_num, np.int64)
         self.due: Array = np.zeros(env_num, bool)
+        self.over: Array = np.zeros(env_num, bool)
 
     def made(self, envs: Iterable[int]) -> None:
         """Some environments are new."""
         for env in envs if self.is_on else ():
-            self._episodes[env] = self._first[env] = 0
+            self._episodes[env] = self._first[env] = self.over[env] = 0
             self.due[env] = self._unit == "episodes" and self._most <= 1
 
     def ended(self, envs: Iterable[int]) -> None:
         """Episodes of some environments have ended."""
         for env in envs if self.is_on else ():
             self._episodes[env] += 1
+            self.over[env] = self.due[env]
             if self._unit == "episodes":
                 self.due[env] = self._episodes[env] + 1 >= self._most
                 continue

@@ -160,7 +160,6 @@ def create_env_manager(
         config = of_evaluations(config)
     scenarios = config.scenarios(evaluate=evaluate)
     settings: ManagerConfig = config.manager
-    is_alone = bool(scenarios or settings.folder or settings.renewal or config.schedule)
     if evaluate and isinstance(settings, OverlappingConfig):  # each has a quota of episodes
         settings = dataclasses.replace(settings, wait_num=None)
     env_num = config.evaluator_env_num if evaluate else config.collector_env_num
@@ -168,7 +167,7 @@ def create_env_manager(
     limit = None if is_endless else episodes
     first = number * (config.collector_env_num + config.evaluator_env_num)
     first += config.collector_env_num if evaluate else 0
-    source = _source(env_cls, config, range(first, first + env_num), alone=is_alone)
+    source = _source(env_cls, config, range(first, first + env_num), evaluate=evaluate)
     manager: EnvManager = component_class(ENV_MANAGER_REGISTRY, settings).build(
         source, settings, episode_num=limit or settings.episodes, seed=seed
     )
@@ -232,27 +231,30 @@ def single_env_fns(config: EnvConfig, numbers: Sequence[int]) -> list[EnvFn]:
 
 def _make_single(env_cls: Any, config: EnvConfig, kwargs: Mapping[str, Any] | None = None) -> Any:
     """Returns one environment of a configuration; `kwargs` take the place of some of its own."""
-    if kwargs and isinstance(config, NamedEnvConfig):
+    if kwargs:
+        if not isinstance(config, NamedEnvConfig):
+            names = ", ".join(f"kwargs.{name}" for name in kwargs)
+            message = f"environments of type {config.type!r} have no kwargs: change attributes"
+            raise ConfigError([Problem(f"env.schedule.{names}", message)])
         config = dataclasses.replace(config, kwargs={**config.kwargs, **kwargs})
     return env_cls.make_single(config)
 
 
-def _source(
-    env_cls: Any, config: EnvConfig, numbers: Sequence[int], *, alone: bool = False
-) -> Source:
+def _source(env_cls: Any, config: EnvConfig, numbers: Sequence[int], *, evaluate: bool) -> Source:
     """Returns the environments that a configuration names, which have these numbers.
 
     Args:
         env_cls: makes them.
         config: of them.
         numbers: see `hpcdi.env.arguments`.
-        alone: each is made and reset by itself.
+        evaluate: they are of an evaluation.
     """
     in_children = isinstance(config.manager, ChildConfig)
-    is_battle = getattr(env_cls, "is_battle", False)
     if in_children and getattr(config, "vectorization", "auto") != "auto":
         message = "must be 'auto' where each environment has a process of its own"
         raise ConfigError([Problem("env.vectorization", message)])
-    is_single = is_battle or in_children or alone or not env_cls.has_vector(config)
-    make_vector = None if is_single else partial(env_cls.make_vector, config, len(numbers))
-    return Source(single_env_fns(config, numbers), make_vector, is_battle, config.origins)
+    make_vector = None
+    if env_cls.is_vector(config, evaluate=evaluate):
+        make_all = partial(env_cls.make_vector, config, len(numbers))
+        make_vector = partial(make_numbered, make_all, numbers[0])
+    return Source(single_env_fns(config, numbers), make_vector, env_cls.is_battle, config.origins)

@@ -17,13 +17,13 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from hpcdi.config.env import EnvConfig, GymnasiumConfig
-from hpcdi.env.arguments import is_numbered, numbered
+from hpcdi.env.arguments import is_numbered, make_numbered, numbered
 from hpcdi.env.base import EnvFailure, EnvType
 from hpcdi.env.contract import objection_to
-from hpcdi.env.old_gym import made_by
+from hpcdi.env.old_gym import as_gymnasium, made_by
 from hpcdi.env.wrappers import ActionMasks, Checked, without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.utils.answers import answer_of
@@ -57,7 +57,8 @@ class GymnasiumEnv(EnvType):
         if cfg.wrappers or cfg.action_mask or is_numbered(cfg.kwargs):
             return False
         with _config_errors(cfg.env_id):
-            return _spec_of(cfg.env_id).vector_entry_point is not None
+            spec = _spec_of(cfg.env_id)  # vectors do without its wrappers
+            return spec.vector_entry_point is not None and not spec.additional_wrappers
 
     @classmethod
     def has_single(cls, cfg: GymnasiumConfig) -> bool:
@@ -105,29 +106,26 @@ class GymnasiumEnv(EnvType):
     @classmethod
     def _made_together(cls, cfg: GymnasiumConfig, env_num: int) -> VectorEnv[Any, Any, Any]:
         """Returns a vector environment, whether or not it can be stepped."""
+        if cfg.vectorization == "sync":
+            first = numbered("{index}")
+            makes = [
+                partial(make_numbered, partial(cls._checked, cfg, row), first + row)
+                for row in range(env_num)
+            ]
+            autoreset = AutoresetMode[(cfg.autoreset or "next_step").upper()]
+            return SyncVectorEnv(makes, autoreset_mode=autoreset)
         mode = None if cfg.vectorization == "auto" else cfg.vectorization
-        autoreset = AutoresetMode[cfg.autoreset.upper()] if cfg.autoreset else None
-        wrapped = partial(cls._wrapped, cfg) if cfg.wrappers or cfg.action_mask else None
-        unchecked: dict[str, bool] = {}
-        if mode in ("sync", "async"):
-            wrapped = partial(cls._checked, cfg)
-            unchecked = {"disable_env_checker": True}
         with _config_errors(cfg.env_id):
             spec, kwargs = _called(cfg)
-            return gymnasium.make_vec(
-                spec, num_envs=env_num, vectorization_mode=mode,
-                vector_kwargs=None if autoreset is None else {"autoreset_mode": autoreset},
-                wrappers=None if wrapped is None else [wrapped],
-                **{**unchecked, **kwargs},
-            )  # fmt: skip
+            return gymnasium.make_vec(spec, num_envs=env_num, vectorization_mode=mode, **kwargs)
 
     @classmethod
-    def _checked(cls, cfg: GymnasiumConfig, env: object) -> Any:
-        return Checked(cls._wrapped(cfg, env))
+    def _checked(cls, cfg: GymnasiumConfig, row: int) -> Any:
+        return Checked(cls.make_single(cfg), row)
 
     @classmethod
     def _wrapped(cls, cfg: GymnasiumConfig, env: object) -> Any:
-        env = wrap(env, cfg.wrappers)
+        env = wrap(as_gymnasium(env), cfg.wrappers)
         if not cfg.action_mask:
             return env
         try:
@@ -315,16 +313,13 @@ def errors_of_making(env_id: str) -> Iterator[None]:
 
 def place_within(error: BaseException) -> str | None:
     """Returns the file and line in which an environment's code raised; None: its call did."""
-    trace = _raised_first(error).__traceback__
-    last = None
+    trace, place = _raised_first(error).__traceback__, None
     while trace is not None:
-        last, trace = trace, trace.tb_next
-    if last is None:
-        return None
-    module = str(last.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-    if module in ("gymnasium", "pettingzoo", "hpcdi"):
-        return None
-    return f"{last.tb_frame.f_code.co_filename}, line {last.tb_lineno}"
+        module = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if module not in ("gymnasium", "pettingzoo", "hpcdi", "importlib"):
+            place = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
 
 
 def failed_in_making(env_id: str, error: BaseException, place: str | None) -> EnvError:

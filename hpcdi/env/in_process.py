@@ -23,6 +23,7 @@ from multiprocessing.connection import wait
 from types import MappingProxyType
 from typing import Any, Protocol, Self
 
+import gymnasium
 import numpy as np
 
 from hpcdi.config.schedule import Scheduled
@@ -77,7 +78,6 @@ with processes of their own together, which are then killed."""
 CLOSE_AGAIN_S = 1.0
 """How long later ones of its kind may take."""
 _ALIGNMENT = 64
-_STEPS = ("step", "play")
 TIMED_EVERY = 17
 """Every so many-th step of an environment is timed: a prime, since episodes may be equally long."""
 
@@ -240,13 +240,14 @@ class LocalWorker:
         self._figures: dict[str, float] = {}  # numbers that stand for these values in infos
         self._arguments: Mapping[str, Any] = {}  # of the schedule, with which it was made
         self._steps = 0
+        self._attached: tuple[Any, Any] = (None, None)  # spaces of the rows
 
     def do(self, command: Command) -> Any:
         """Do a command, and return its result; some steps are timed."""
         verb, *arguments = command
         self._ended = None
-        self._steps += verb in _STEPS
-        if verb not in _STEPS or self._steps % TIMED_EVERY:
+        self._steps += verb == "step"
+        if verb != "step" or self._steps % TIMED_EVERY:
             return getattr(self, verb)(*arguments)
         began = time.perf_counter()
         result = getattr(self, verb)(*arguments)
@@ -308,18 +309,18 @@ class LocalWorker:
         Raises:
             EnvValueError: with another argument it has other spaces, or it has no such attribute.
         """
-        if self._scheduled == self._played_with:
+        is_there = self._env is not None  # else the last try to make it anew has failed
+        if is_there and self._scheduled == self._played_with:
             return
-        self._played_with, self._figures = self._scheduled, figures_of(self._scheduled)
-        if arguments_in(self._scheduled) != self._arguments:
-            spaces = self._spaces()
+        if not is_there or arguments_in(self._scheduled) != self._arguments:
             self._make_anew(None)
-            if self._spaces() != spaces:
+            if self._spaces() != self._attached:
                 raise EnvValueError(
                     f"env.schedule: with {self._arguments} it has other spaces, {self._spaces()}, "
-                    f"than before, {spaces}"
+                    f"than before, {self._attached}"
                 )
         set_attributes(self._env, self._scheduled)
+        self._played_with, self._figures = self._scheduled, figures_of(self._scheduled)
 
     def _spaces(self) -> tuple[Any, Any]:
         """The observation and action space of a player."""
@@ -352,6 +353,8 @@ class LocalWorker:
         Returns:
             None: no episode has ended, and no info is kept.
         """
+        if self._is_battle:
+            return self._play(slot, next_seed, goes_on, keeps_info)
         row, results = self._rows[0], self._arrays.results
         result = self._env.step(self._actions[0]())
         if result.__class__ is not tuple or len(result) != 5:
@@ -380,7 +383,7 @@ class LocalWorker:
         with self._signals:
             return self._env.reset(seed=seed)
 
-    def play(
+    def _play(
         self, slot: int, next_seed: int | None, goes_on: bool, keeps_info: bool
     ) -> StepReply | None:
         """`step` of a battle: the players act whose turn it is."""
@@ -461,7 +464,7 @@ class LocalWorker:
         """Use the rows of an environment."""
         layout, self._arrays, self._infos = arrays.layout, arrays, arrays.infos
         self._rows = [seat * layout.env_num + env for seat in range(layout.seats)]
-        observation, action = self._spaces()
+        observation, action = self._attached = self._spaces()
         seen = Space.of_observations(observation, origin=layout.origin)
         self._put_shown = [[seen.into(slot, row) for row in self._rows] for slot in arrays.slots]
         self._put_final = [seen.into(arrays.final, row) for row in self._rows]
@@ -535,7 +538,14 @@ def close_or_warn(env: Any, *, is_alone: bool = False) -> None:
 
 def method_of(env: object, name: str) -> Any:
     """Returns a method of an environment, looking through wrappers; None: it has none."""
-    return getattr(env, name, None) or getattr(getattr(env, "unwrapped", None), name, None)
+    return getattr(_owner_of(env, name), name, None)
+
+
+def _owner_of(env: object, name: str) -> object:
+    """Returns the outermost of an environment and what it wraps that has a method; None: none."""
+    while getattr(env, name, None) is None and isinstance(env, gymnasium.Wrapper):
+        env = env.env  # gymnasium's wrappers have no methods but their own
+    return env if getattr(env, name, None) is not None else getattr(env, "unwrapped", None)
 
 
 def call_method(env: object, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
@@ -549,9 +559,10 @@ def call_method(env: object, name: str, args: tuple[Any, ...]) -> tuple[bool, An
     try:
         copies = [each.copy() if isinstance(each, np.ndarray) else each for each in args]
         result = method(*copies)
-        return True, rewarded(env, result) if name == "compute_reward" else result
     except NotImplementedError:  # gymnasium.Env names methods that an environment has not
         return False, None
+    is_reward = name == "compute_reward"
+    return True, rewarded(env, result, _owner_of(env, name)) if is_reward else result
 
 
 # ----------------------------------------------------------------------------------------- back-end
@@ -655,9 +666,9 @@ class SingleEnvs:
         if self._without_schedule:
             self._send_schedule()
         into = 1 - self._slot if self._landing is None else 0
-        verb, workers, under_way = "step" if seats == 1 else "play", self.workers, self._under_way
+        workers, under_way = self.workers, self._under_way
         for env in range(self.env_num) if all_begin else envs_of(began, self.env_num):
-            workers[env].ask((verb, into, seeds[env], goes_on[env], self.keeps_infos))
+            workers[env].ask(("step", into, seeds[env], goes_on[env], self.keeps_infos))
             under_way[env] = None
         answered = self._answered()
         ends, failed, not_begun = self._take_replies(answered)

@@ -222,11 +222,13 @@ class EnvManager(Closing):
         ``others_s``; empty: they are not known, or nobody waits (`wait_num`).
         """
         taken_s, count = self._backend.step_times
-        if not count.all() or self.env_num < 2 or self.wait_num is not None:
+        live = np.flatnonzero(~self._retired)
+        if not count[live].all() or live.size < 2 or self.wait_num is not None:
             return {}
-        seconds = taken_s / count
+        seconds = np.full(self.env_num, -np.inf)
+        seconds[live] = taken_s[live] / count[live]
         slowest = int(seconds.argmax())
-        others = float(np.median(np.delete(seconds, slowest)))
+        others = float(np.median(seconds[live[live != slowest]]))
         return {"env": slowest, "step_s": float(seconds[slowest]), "others_s": others}
 
     @property
@@ -398,8 +400,10 @@ class EnvManager(Closing):
         (failures, not_begun), failed = self._failures(step), None
         if failures or (not_begun and backend.fails_as_one):
             failed = self._failed_rows(failures)
-            if not failures:  # what has ended is complete
+            if not failures:  # what has ended is complete, and stays when all are re-created
                 failed &= ~step.ended
+                seen = {name: column.copy() for name, column in step.successor.items()}
+                step = step._replace(successor=seen)
             ends = {env: numbers for env, numbers in step.ends.items() if not failed[env]}
             step = step._replace(over=step.over & ~failed, ended=step.ended & ~failed, ends=ends)
         self.seeds.took(env for env in step.ends if goes_on[env])
@@ -490,6 +494,7 @@ class EnvManager(Closing):
         """
         episodes = self._episodes
         if self._backend.resets_alone:
+            self._renewal.ended(cut)
             self._begin({env: self._start(env, {}) for env in cut if episodes.left[env] > 0})
             return
         self._waiting[cut] = True  # its next one would begin in the middle of this one
@@ -501,9 +506,7 @@ class EnvManager(Closing):
     def _begin_idle(self) -> None:
         """Have environments that had done their number of episodes play those of retired ones."""
         while idle := [env for env in sorted(self._idle) if self._episodes.left[env] > 0]:
-            self._begin(
-                {env: self._start(env, {}, exists=not self._renewal.due[env]) for env in idle}
-            )
+            self._begin({env: self._start(env, {}) for env in idle})
 
     def _hand_over(self) -> None:
         """Have retired environments play no more, and others what they had to; see `hands_over`.
@@ -540,7 +543,7 @@ class EnvManager(Closing):
     def _renew(self, ended: Sequence[int]) -> None:
         """Make environments anew that are due, of those whose episode ended in this step."""
         due = [env for env in ended if self._renewal.due[env]]
-        self._renewal.ended(env for env in ended if env not in due)
+        self._renewal.ended(ended)
         if due and self._settings.auto_reset:
             LOGGER.info("environments %s are made anew (env.manager.renew_after)", due)
             going = [env for env in due if self._episodes.left[env] > 0]
@@ -591,6 +594,12 @@ class EnvManager(Closing):
                 raise EnvError(
                     f"environment {env} draws no pictures; make it with env.kwargs: "
                     "{render_mode: rgb_array}"
+                )
+            are_whole = picture.dtype.kind in "iu"
+            if not (are_whole and np.array_equal(picture, picture.astype(np.uint8, copy=False))):
+                raise EnvError(
+                    f"environment {env} draws pictures of {picture.dtype}, and must draw them of "
+                    "uint8, 0 to 255"
                 )
         return [picture.astype(np.uint8, copy=False) for picture in pictures]
 
@@ -676,6 +685,10 @@ class EnvManager(Closing):
         That is, something is not finite, or no action is legal next.
         """
         backend, acts = self._backend, self._backend.acts
+        if self._episodes.is_limited:  # vectors begin, and step, also what nobody plays
+            left = self._episodes.left.copy()
+            left[[*step.ends]] -= 1
+            acts = acts & np.tile(left > 0, self._players)
         failed: dict[int, EnvFailure] = {}
         not_begun: dict[int, EnvFailure] = {}
         if step.not_begun:
@@ -933,8 +946,9 @@ class EnvManager(Closing):
 
     def _bytes_of(self, env: int) -> int:
         """What the process of an environment holds, with those that it has started; 0: unknown."""
-        pids = self.child_pids
-        return tree_bytes(pids[env]) if len(pids) == self.env_num else 0
+        workers = getattr(self._backend, "workers", ())
+        pid = getattr(workers[env], "pid", None) if workers else None
+        return 0 if pid is None else tree_bytes(pid)
 
     @property
     def _players(self) -> int:
@@ -985,7 +999,7 @@ class EnvManager(Closing):
         """Returns how one environment begins; without its own seed it takes its stream's next."""
         seed = param.get("seed")
         seed = self.seeds.one(env) if seed is None else seed
-        return EpisodeStart(seed, param.get("options"), exists)
+        return EpisodeStart(seed, param.get("options"), exists and not self._renewal.over[env])
 
 
 def _with_legal_actions(step: BackendStep) -> BackendStep:

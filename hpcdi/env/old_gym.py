@@ -24,9 +24,14 @@ _OF_VECTORS = ("single_action_space", "env_is_wrapped")
 def as_gymnasium(env: Any) -> Any:
     """Returns an environment with gymnasium's ``reset`` and ``step``; itself if it has them.
 
+    What is old in wrappers of gymnasium's, as it has those of an id, is adapted there.
+
     Raises:
         EnvError: it is a vector environment.
     """
+    if isinstance(env, gymnasium.Wrapper) and _is_of_gymnasium(env):
+        env.env = as_gymnasium(env.env)
+        return env
     if hasattr(env, "num_envs") and any(hasattr(env, name) for name in _OF_VECTORS):
         raise EnvError(
             f"{type(env).__name__} is a vector environment (num_envs: {env.num_envs}), and hpcdi "
@@ -175,6 +180,10 @@ class OldEnv(gymnasium.Env[Any, Any]):
         if name.startswith("_"):  # which a copy asks for before it has an environment
             raise AttributeError(name)
         return getattr(self._env, name)
+
+
+def _is_of_gymnasium(env: object) -> bool:
+    return type(env).__module__.partition(".")[0] == "gymnasium"
 
 
 def _is_pair(value: object) -> bool:

@@ -213,13 +213,13 @@ class BattleEnv(abc.ABC):
     def _first_infos(self) -> Mapping[str, Mapping[str, Any]]:
         """Reset; returns the players' infos."""
 
-    def reset(self, seed: int | None = None) -> Joint:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Joint:
         """Begin an episode; returns the observation of each player that is to act."""
         self._returns[:] = 0.0
         self.last_seen.clear()
         self._ends.clear()
         self._go_on(self.names)
-        return self._begin(seed)
+        return self._begin({"seed": seed, **({"options": options} if options else {})})
 
     def step(self, actions: Sequence[Any]) -> BattleStep:
         """Let the players act, each whose observation is not None.
@@ -248,8 +248,8 @@ class BattleEnv(abc.ABC):
         self._env.close()
 
     @abc.abstractmethod
-    def _begin(self, seed: int | None) -> Joint:
-        """Reset; returns the observations of the players that are to act."""
+    def _begin(self, given: Mapping[str, Any]) -> Joint:
+        """Reset by these arguments; returns the observations of the players that are to act."""
 
     @abc.abstractmethod
     def _play(
@@ -322,8 +322,8 @@ class ParallelBattle(BattleEnv):
         infos: Mapping[str, Mapping[str, Any]] = parts_of_reset(self._env.reset())[1]
         return infos
 
-    def _begin(self, seed: int | None) -> Joint:
-        observations, infos = parts_of_reset(self._env.reset(seed=seed))
+    def _begin(self, given: Mapping[str, Any]) -> Joint:
+        observations, infos = parts_of_reset(self._env.reset(**given))
         self._playing = list(self._env.agents)
         return self._joint(self._see(observations, infos))
 
@@ -371,8 +371,8 @@ class TurnBattle(BattleEnv):
         infos: Mapping[str, Mapping[str, Any]] = self._env.infos
         return infos
 
-    def _begin(self, seed: int | None) -> Joint:
-        self._env.reset(seed=seed)
+    def _begin(self, given: Mapping[str, Any]) -> Joint:
+        self._env.reset(**given)
         return self._turn()
 
     def _play(
@@ -482,19 +482,28 @@ def space_of_players(env: object) -> tuple[Any, Any]:
     Raises:
         EnvError: they differ.
     """
-    spaces_of_one = []
-    for name in ("observation_space", "action_space"):
-        of_players = getattr(env, name)
-        first, *others = of_players if isinstance(of_players, list | tuple) else [of_players]
+    names = ("observation_space", "action_space")
+    for name, (first, *others) in zip(names, spaces_of_each(env), strict=True):
         if any(other != first for other in others):
             raise EnvError(
-                f"its players have different spaces: {name} is {of_players}; in a league they are "
-                "to be equal: pad them, or let players learn by policies of their own "
+                f"its players have different spaces: {name} is {getattr(env, name)}; in a league "
+                "they are to be equal: pad them, or let players learn by policies of their own "
                 "(env.type: team and policy.type: team)"
             )
-        spaces_of_one.append(first)
-    observation, action = spaces_of_one
-    return observation, action
+    observations, actions = spaces_of_each(env)
+    return observations[0], actions[0]
+
+
+def spaces_of_each(env: Any) -> tuple[list[Any], list[Any]]:
+    """Returns the observation spaces and the action spaces of a battle's players, one of each.
+
+    One that is no list is that of every player.
+    """
+    observations, actions = (
+        list(given) if isinstance(given, list | tuple) else [given] * int(env.agents)
+        for given in (env.observation_space, env.action_space)
+    )
+    return observations, actions
 
 
 def as_battle(env: object) -> Any:

@@ -196,7 +196,8 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
         ConfigError: its spaces are of another kind.
     """
     env_cls = get_env_cls(cfg)
-    is_battle, is_vector = env_cls.is_battle, env_cls.is_vector(cfg)
+    is_battle = env_cls.is_battle
+    is_vector = env_cls.is_vector(cfg) and hasattr(env, "single_observation_space")
     try:
         if is_battle:
             observation, action = space_of_players(env)
@@ -281,9 +282,12 @@ def _others(
 
     And the settings that say whether they are single ones: an evaluation has its own.
     """
-    evaluated = cfg.for_evaluation()
-    if evaluated is not cfg:
-        yield "env.eval_kwargs", partial(get_env_cls(cfg).probe, evaluated), evaluated
+    env_cls, evaluated = get_env_cls(cfg), cfg.for_evaluation()
+    if env_cls.is_vector(cfg) and not env_cls.is_vector(evaluated, evaluate=True):
+        make = single_env_fns(evaluated, [cfg.collector_env_num])[0]
+        yield "env.eval_seeds", make, evaluated
+    elif evaluated is not cfg:
+        yield "env.eval_kwargs", partial(env_cls.probe, evaluated), evaluated
     changed = {course.argument: course.values[-1] for course in cfg.courses if course.argument}
     if changed and trains:
         paths = ", ".join(f"{KWARGS}{name}" for name in changed)

@@ -27,7 +27,7 @@ from gymnasium import spaces
 from hpcdi.config.env import PettingZooConfig, TeamEnvConfig
 from hpcdi.env.base import EnvType
 from hpcdi.env.contract import MaskLayout, children_of, split_mask
-from hpcdi.env.pettingzoo import TurnBattle, made_battle
+from hpcdi.env.pettingzoo import TurnBattle, made_battle, spaces_of_each
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK
 
@@ -77,10 +77,9 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
             raise EnvError(f"a player's name contains '/': {odd!r}; rename it")
         self.metadata = getattr(battle, "metadata", {})
         self.render_mode = getattr(getattr(battle, "_env", battle), "render_mode", None)
-        seen = [split_mask(space) for space in battle.observation_space]
-        self.action_space: spaces.Dict = spaces.Dict(
-            dict(zip(self.names, battle.action_space, strict=True))
-        )
+        observations, actions = spaces_of_each(battle)
+        seen = [split_mask(space) for space in observations]
+        self.action_space: spaces.Dict = spaces.Dict(dict(zip(self.names, actions, strict=True)))
         observation: dict[str, Any] = {
             "players": spaces.Dict(dict(zip(self.names, (own for own, _ in seen), strict=True))),
             "acts": spaces.MultiBinary(count),
@@ -96,11 +95,11 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         self._blank = [_blank(own) for own, _ in seen]
         self._is_masked = [mask is not None for _, mask in seen]
         self._is_wrapped = [
-            own is not space for (own, _), space in zip(seen, battle.observation_space, strict=True)
+            own is not space for (own, _), space in zip(seen, observations, strict=True)
         ]
         self._layouts = [  # of each player's masks
             MaskLayout(acts, f"{ACTION_MASK} of {name}", mask)
-            for name, acts, (_, mask) in zip(self.names, battle.action_space, seen, strict=True)
+            for name, acts, (_, mask) in zip(self.names, actions, seen, strict=True)
         ]
         self.observation_space: Any = spaces.Dict(observation)
         if any(self._is_masked):

@@ -9,7 +9,7 @@ them out. A name is one of `WRAPPERS`, one of ``gymnasium.wrappers``, or a
 from __future__ import annotations
 
 import difflib
-import os
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,13 +29,11 @@ from hpcdi.env.contract import (
     truth_of,
 )
 from hpcdi.env.old_gym import as_gymnasium
-from hpcdi.env.process_state import seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array
 from hpcdi.utils.registry import named_in_module
 
 Wrap = Callable[..., Any]
-_PROCESS = os.getpid()  # that has imported this module; a forked one has another number
 
 
 def _box_of(space: Any, changed: Callable[[Array], Array]) -> spaces.Box:
@@ -71,7 +69,7 @@ class Components(gymnasium.ObservationWrapper[Array, Any, Array]):
 
     def observation(self, observation: Array) -> Array:
         """The components that are kept."""
-        return observation[self._keep]
+        return np.asarray(observation)[self._keep]
 
 
 class AsFloats(gymnasium.ObservationWrapper[Array, Any, Array]):
@@ -207,10 +205,10 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {**others, ACTION_MASK: mask}
 
 
-def rewarded(env: object, rewards: Any) -> Any:
-    """Returns an environment's own rewards as its wrappers of rewards change them."""
+def rewarded(env: object, rewards: Any, judge: object) -> Any:
+    """Returns the rewards that `judge` says, as wrappers of rewards around it change them."""
     wrappers = []
-    while isinstance(env, gymnasium.Wrapper):
+    while isinstance(env, gymnasium.Wrapper) and env is not judge:
         if isinstance(env, gymnasium.RewardWrapper):
             wrappers.append(env)
         env = env.env
@@ -259,32 +257,40 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     For environments that gymnasium steps together: its vector environments cast what they return
     to what the first of them returned. So infos are their numbers alone, all of them floats.
+
+    Args:
+        env: one of them.
+        number: of it among them, which errors name.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, number: int) -> None:
         super().__init__(env)
+        self._number = number
         seen = Space.of_observations(env.observation_space, as_is=True)
         row = seen.zeros(1)
         self._put, self._value = seen.into(row, 0), seen.out_of(row, 0)
         self._mask = split_mask(env.observation_space)[1]
-        self._made_in = _PROCESS
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
-        if seed is not None and os.getpid() != self._made_in:
-            seed_libraries(seed, with_torch=True)  # forked: all processes would draw the same
-        observation, info = parts_of_reset(self.env.reset(seed=seed, options=options))
-        return self._checked(observation), numbers_in(info)
+        try:
+            observation, info = parts_of_reset(self.env.reset(seed=seed, options=options))
+            return self._checked(observation), numbers_in(info)
+        except EnvValueError as error:
+            raise EnvValueError(str(error), self._number) from error
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
         """Step."""
-        observation, reward, terminated, truncated, info = parts_of_step(self.env.step(action))
-        return (
-            self._checked(observation), number_of(reward), truth_of(terminated, "terminated"),
-            truth_of(truncated, "truncated"), numbers_in(info),
-        )  # fmt: skip
+        try:
+            observation, reward, terminated, truncated, info = parts_of_step(self.env.step(action))
+            return (
+                self._checked(observation), number_of(reward), truth_of(terminated, "terminated"),
+                truth_of(truncated, "truncated"), numbers_in(info),
+            )  # fmt: skip
+        except EnvValueError as error:
+            raise EnvValueError(str(error), self._number) from error
 
     def _checked(self, observation: object) -> Any:
         self._put(observation)
@@ -327,8 +333,8 @@ def wrap(env: object, wrappers: Sequence[str | Mapping[str, Any]]) -> Any:
         arguments = {"type": each} if isinstance(each, str) else dict(each)
         name = str(arguments.pop("type", ""))
         make = find_wrapper(name, path)
-        if name not in WRAPPERS and ":" not in name:  # gymnasium's want tuples, which YAML has not
-            arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()}
+        if name not in WRAPPERS and ":" not in name:
+            arguments = _of_gymnasium(make, arguments)
         try:
             env = as_gymnasium(make(env, **arguments))  # one of yours may be old itself
         except Exception as error:  # a wrapper refuses as it likes
@@ -336,6 +342,20 @@ def wrap(env: object, wrappers: Sequence[str | Mapping[str, Any]]) -> Any:
                 [Problem(path, f"{name}: {type(error).__name__}: {error}")]
             ) from error
     return env
+
+
+def _of_gymnasium(make: Wrap, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arguments of a wrapper of gymnasium's: lists are arrays or tuples, as it wants them.
+
+    YAML has neither.
+    """
+    wanted = inspect.signature(make).parameters
+    return {
+        name: value if not isinstance(value, list)
+        else np.array(value) if name in wanted and "ndarray" in str(wanted[name].annotation)
+        else tuple(value)
+        for name, value in arguments.items()
+    }  # fmt: skip
 
 
 def without_reward_wrappers(

@@ -133,7 +133,8 @@ class Script:
     """
 
     def __init__(self, source: str, acts: Space, rng: np.random.Generator) -> None:
-        self._source, self._play, self._rng = source, _imported(source), rng
+        self._play: Play = named_in_module(source, "")
+        self._source, self._rng = source, rng
         self._parts = [
             (leaf, field.path) for leaf, field in zip(acts.leaves, acts.fields, strict=True)
         ]
@@ -369,12 +370,6 @@ def in_turn(game: int, teams: int) -> int:
 def remembers(player: object) -> bool:
     """True if a player has a state for each row in which it acts; see `ColumnarActor`."""
     return getattr(player, "reset", None) is not None
-
-
-def _imported(source: str) -> Play:
-    """Imports the function of a script, ``module:function``."""
-    play: Play = named_in_module(source, "")
-    return play
 
 
 def _is_counted(part: Array, leaf: Leaf) -> bool:

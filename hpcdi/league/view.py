@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcdi.league.league import League, Payoff, Strengths
+from hpcdi.league.league import League, Payoff, Strengths, frozen_file
 from hpcdi.store.atomic import write_json
 from hpcdi.store.disk_full import or_warn
 from hpcdi.types import MAIN, Array, ScalarWriter
@@ -167,3 +167,8 @@ def players_of(shown: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     """
     frozen = [player for player in shown["players"] if player["role"] == "historical"]
     return [p for p in shown["players"] if p["role"] != "historical"] + frozen[-_MOST:]
+
+
+def absent_copies(root: Path, names: Iterable[str]) -> list[str]:
+    """Returns the policy files of frozen copies that are gone, relative to the run folder."""
+    return [file for file in map(frozen_file, names) if not (root / file).is_file()]

@@ -183,10 +183,11 @@ class Policy(Configurable):
     ) -> None:
         self._cfg = self.parse_config(cfg)
         self._seed = seed if seed is not None else np.random.SeedSequence(0)
-        self._enabled = tuple(self.MODES if enable_field is None else enable_field)
-        unknown = set(self._enabled) - set(self.MODES)
+        wanted = set(self.MODES if enable_field is None else enable_field)
+        unknown = wanted - set(self.MODES)
         if unknown:
             raise PolicyError(f"no policy mode {sorted(unknown)}; there are {self.MODES}")
+        self._enabled = tuple(mode for mode in self.MODES if mode in wanted)
         for mode in self._enabled:
             getattr(self, f"_init_{mode}")()
 

@@ -90,7 +90,7 @@ class CQLPolicy(SACPolicy):
             )
         )
         # log of the mean of exp(Q) / density over all that were drawn: appendix F
-        each = [each.view(-1, count, drawn) for each in (of_uniform, of_policy)]
+        each = [each.view(len(values), count, drawn) for each in (of_uniform, of_policy)]
         lowered = torch.cat(each, dim=2).logsumexp(dim=2) - math.log(2 * drawn)
         excess = (lowered - values).sum(dim=0)
         return super().critic_losses(batch, values, target) + self._cfg.learn.cql_weight * excess

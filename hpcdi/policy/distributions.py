@@ -74,7 +74,7 @@ class ActionDistribution(ActionSampler):
         log_prob = entropy = outputs.new_zeros(len(outputs))
         if self.counts:
             log_probs = self._log_probs(outputs, legal)
-            action = self._chosen(columns, len(outputs)).unsqueeze(2)
+            action = self._chosen(columns).unsqueeze(2)
             log_prob = log_probs.gather(2, action).sum(dim=(1, 2))
             entropy = -(log_probs.exp() * log_probs).sum(dim=(1, 2))
         if self.means:
@@ -98,12 +98,10 @@ class ActionDistribution(ActionSampler):
         place = torch.from_numpy(self._place).to(logits.device)
         return torch.nn.functional.log_softmax(logits[:, place], dim=2)
 
-    def _chosen(self, columns: Mapping[str, Tensor], count: int) -> Tensor:
+    def _chosen(self, columns: Mapping[str, Tensor]) -> Tensor:
         """The discrete parts of actions, int64 [batch, components]."""
-        parts = [
-            columns[leaf.column("action")].reshape(count, -1) for leaf in self.leaves if leaf.counts
-        ]
-        return torch.cat(parts, dim=1).long()
+        names = [leaf.column("action") for leaf in self.leaves if leaf.counts]
+        return torch.cat([as_vectors(columns[name]) for name in names], dim=1).long()
 
 
 def masked_logits(logits: Tensor, legal: Tensor | None) -> Tensor:

@@ -184,7 +184,7 @@ class Curiosity(Novelty):
     ) -> Tensor:
         parts = [before]
         for leaf in self._actions.leaves:
-            chosen = columns[leaf.column("action")].reshape(len(before), -1)
+            chosen = networks.as_vectors(columns[leaf.column("action")])
             parts += [
                 functional.one_hot(chosen[:, k].long(), count).to(before.dtype)
                 for k, count in enumerate(leaf.counts)
@@ -361,5 +361,5 @@ class BonusActor:
 
     def reset(self, rows: Sequence[int] | Array | None = None) -> None:
         """New episodes begin; None: in all rows."""
-        if hasattr(self._actor, "reset") and self._actor is not self._policy:
+        if hasattr(self._actor, "reset"):
             self._actor.reset(rows)

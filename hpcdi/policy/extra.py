@@ -117,6 +117,7 @@ class ExtraLoss:
             )
         self.names = names
         if not count:  # the batch has no rows: a mean of none is NaN
+            self._kept.append(loss.new_zeros(len(names)))
             return loss
         row = [torch.as_tensor(found) for found in (more, *(scalars[n] for n in names[1:]))]
         self._kept.append(torch.stack([each.detach().to(loss) for each in row]))

@@ -170,7 +170,8 @@ class Layer(nn.Module):
         return made
 
     def _split(self, rows: Tensor) -> Tensor:
-        return rows.view(*rows.shape[:2], self._heads, -1)
+        size = rows.shape[2] // self._heads  # -1 would be any, of an empty minibatch
+        return rows.view(*rows.shape[:2], self._heads, size)
 
 
 class Gate(nn.Module):

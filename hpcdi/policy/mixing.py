@@ -23,6 +23,7 @@ from hpcdi.config.algorithms import QMIXConfig, QMIXModelConfig, VDNConfig
 from hpcdi.policy import networks
 from hpcdi.policy.acting.mixing import STATE
 from hpcdi.policy.dqn import DQNPolicy, taken
+from hpcdi.policy.memories import initial_state
 from hpcdi.policy.players import ACTS
 from hpcdi.policy.sequences import Sequences
 from hpcdi.policy.spaces import obs_leaves, without
@@ -53,7 +54,8 @@ class VDNPolicy(DQNPolicy):
 
     def _losses_of_sequences(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         cfg = self._cfg
-        sequences = Sequences(batch, cfg.learn.burn_in, cfg.sequence, cfg.players)
+        begin = initial_state(self._model, 1)
+        sequences = Sequences(batch, cfg.learn.burn_in, cfg.sequence, begin, cfg.players)
         values = sequences.unrolled(self._forward)
         with torch.no_grad():
             following = self.following_each(sequences, values, batch)

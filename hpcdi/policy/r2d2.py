@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hpcdi.config.algorithms import R2D2Config, R2D2LearnConfig
 from hpcdi.policy.dqn import DQNPolicy, taken
+from hpcdi.policy.memories import initial_state
 from hpcdi.policy.sequences import Sequences
 
 
@@ -36,7 +37,8 @@ class R2D2Policy(DQNPolicy):
                 ``n_step_return``, and ``action_mask`` where not all actions are legal.
         """
         learn = self._cfg.learn
-        sequences = Sequences(batch, learn.burn_in, self._cfg.sequence)
+        begin = initial_state(self._model, 1)
+        sequences = Sequences(batch, learn.burn_in, self._cfg.sequence, begin)
         values = sequences.unrolled(self._forward)
         with torch.no_grad():
             following = self.following_each(sequences, values, batch)

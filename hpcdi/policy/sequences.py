@@ -29,6 +29,7 @@ class Sequences:
             ``sequence_len[:, 0]`` on are filler.
         burn_in: steps that only the memory reads.
         rule: what a sequence is.
+        begin: state at an episode's start, name -> [1, ...].
         players: rows beside each other that are of one team: it is burnt in as a whole.
 
     Attributes:
@@ -36,16 +37,21 @@ class Sequences:
     """
 
     def __init__(
-        self, batch: Mapping[str, Tensor], burn_in: int, rule: SequenceRule, players: int = 1
+        self,
+        batch: Mapping[str, Tensor],
+        burn_in: int,
+        rule: SequenceRule,
+        begin: State,
+        players: int = 1,
     ) -> None:
         most = batch["bootstrap_offset"].shape[1]
         self._batch = batch
         self._states = {name: column[:, 0] for name, column in state_of(batch).items()}
         lengths = self._states.pop(SEQUENCE_LEN).long().clamp(max=most)
         self._steps = torch.arange(most, device=lengths.device)
-        states = self._states.values()
-        is_empty = torch.stack([(state == 0).flatten(1).all(dim=1) for state in states])
-        is_first = is_empty.all(dim=0).view(-1, players).all(dim=1).repeat_interleave(players)
+        begins = [(each == begin[n]).flatten(1).all(dim=1) for n, each in self._states.items()]
+        is_first = torch.stack(begins).all(dim=0).view(-1, players).all(dim=1)
+        is_first = is_first.repeat_interleave(players)
         self._burnt = torch.where(is_first, 0, burn_in).minimum(lengths)
         self._in_burn_in = self._steps < self._burnt.unsqueeze(1)
         self._unrolled = (self._steps < lengths.unsqueeze(1)) & ~self._in_burn_in

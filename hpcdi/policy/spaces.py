@@ -147,8 +147,15 @@ def obs_leaves(model: ModelConfig) -> tuple[Leaf, ...]:
 
 def without(model: Model, names: Sequence[str]) -> Model:
     """Returns the settings of a network that sees no arrays of these names, nor below them."""
-    kept = tuple(leaf for leaf in obs_leaves(model) if leaf.name.partition("/")[0] not in names)
-    return dataclasses.replace(model, obs_leaves=kept) if names else model
+    if not names:
+        return model
+    leaves = tuple(leaf for leaf in obs_leaves(model) if leaf.name.partition("/")[0] not in names)
+    encoders = {
+        leaf: encoder
+        for leaf, encoder in model.leaf_encoders.items()
+        if leaf.partition("/")[0] not in names
+    }
+    return dataclasses.replace(model, obs_leaves=leaves, leaf_encoders=encoders)
 
 
 def action_leaves(model: ModelConfig) -> tuple[Leaf, ...]:

@@ -18,10 +18,11 @@ Settings are in `hpcdi.config`: rank 0 needs them, and does not import torch.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -169,7 +170,7 @@ class TorchPolicy(ActingPolicy):
 
     def infer(self, observation: Columns) -> tuple[Array, ...]:
         """The network's output for observations [rows, ...], in numpy."""
-        with torch.inference_mode():
+        with self._acting():
             output, self._state = self._model(self._network_input(observation), self._state)
         parts = (output,) if isinstance(output, torch.Tensor) else output
         return tuple([part.numpy(force=True) for part in parts])
@@ -177,7 +178,7 @@ class TorchPolicy(ActingPolicy):
     def act_greedily(self, observation: Columns) -> Columns:
         """Actions [rows, ...] as `greedy` chooses them, and nothing else."""
         legal = observation.get(ACTION_MASK)
-        with torch.inference_mode():
+        with self._acting():
             output, self._state = self._evaluate(self._network_input(observation), self._state)
             mask = None if legal is None else torch.from_numpy(legal).to(self._device)
             action = self.greedy(output, mask)[0]
@@ -256,8 +257,13 @@ class TorchPolicy(ActingPolicy):
     def novelty_of(self, transitions: Columns) -> Array:
         """The exploration bonus of transitions [rows, ...], without its weight: [rows]."""
         novelty: Any = self._model.novelty
-        bonus: Tensor = novelty(self._tensors(transitions))
+        with self._acting():
+            bonus: Tensor = novelty(self._tensors(transitions))
         return bonus.numpy(force=True)
+
+    def _acting(self) -> contextlib.AbstractContextManager[object]:
+        """Within it the network acts: without gradients, and as one that does not learn."""
+        return _not_learning(self._parts) if self._model.training else torch.inference_mode()
 
     def _network_input(self, observation: Columns) -> networks.Observation:
         """Returns observations [rows, ...] as the network takes them: tensors, normalized."""
@@ -471,6 +477,7 @@ class TorchPolicy(ActingPolicy):
     def _set_network(self, network: nn.Module) -> None:
         """Set the network; look up its optional attributes once, not in each step."""
         self._model, self._evaluate = network, getattr(network, "acting", network)
+        self._parts = [*network.modules()]
         self._normalizer = getattr(network, "normalizer", None)
         self._remembers = bool(memories.initial_state(network, 0))
 
@@ -571,9 +578,10 @@ class _RememberingActor:
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
         """See `Actor.act`; returns also the states before the step, ``state/<name>``."""
         rows = np.arange(column_rows(observation)) if rows is None else rows
-        before = self._policy._state = self.states.read(rows)
-        outputs = self._actor.act(observation, setting, rows)
-        self.states.write(rows, self._policy._state)
+        with torch.no_grad():  # the state at an episode's start may be one that is learnt
+            before = self._policy._state = self.states.read(rows)
+            outputs = self._actor.act(observation, setting, rows)
+            self.states.write(rows, self._policy._state)
         self._policy._state = {}
         stored = {memories.STORED + n: state.numpy(force=True) for n, state in before.items()}
         return {**outputs, **stored}
@@ -582,6 +590,20 @@ class _RememberingActor:
         """New episodes begin; None: in all rows."""
         with torch.inference_mode():
             self.states.reset(rows)
+
+
+@contextlib.contextmanager
+def _not_learning(parts: Sequence[nn.Module]) -> Iterator[None]:
+    """Within it modules compute as in evaluations: without dropout, by running statistics."""
+    learning = [vars(part) for part in parts if part.training]
+    for part in learning:
+        part["training"] = False  # at every step: `eval` would take ten times as long
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for part in learning:
+            part["training"] = True
 
 
 def _state_of(part: Any) -> Any:

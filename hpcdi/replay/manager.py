@@ -29,8 +29,8 @@ from hpcdi.replay.partition import (
 from hpcdi.replay.ratio import ReplayRatio, replay_ratio_of
 from hpcdi.types import GIVEN, ScalarWriter, SequenceRule, collector_of
 
-EARLY_ROWS = 1_000_000
-"""Rows of published blocks that are kept while there is no learner."""
+EARLY_ITEMS = 1_000_000
+"""Items of published blocks that are kept while there is no learner."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class ReplayManager:
         self._unreadable, self._unwritten = set[int](), set[int]()  # ids of blocks
         self._make_buffer, self._block_bytes = make_buffer, block_bytes
         self._partition_class = partition
-        self._early = Backlog(EARLY_ROWS)  # published before there was a learner
+        self._early = Backlog(EARLY_ITEMS, rule)  # published before there was a learner
         self._restored: Mapping[str, Any] = {}  # partitions of a snapshot, until learners start
         self._restored_drawn = 0  # samples that it says were drawn
         self._counted = set[int]()  # ids of blocks that are read again, and were counted
@@ -177,11 +177,11 @@ class ReplayManager:
         if self.partitions:
             self.ratio.lose_learner(len(self.partitions), self.samples_drawn())
         self._lost_skipped += part.backlog.dropped
-        self._freed += part.take_freed()
         self._counted |= part.read_blocks
         free_items = self.capacity() - self.count()
-        taken: list[BlockReady] = []
-        for ready in reversed(part.release_blocks()):
+        taken, released = list[BlockReady](), part.release_blocks()
+        self._freed += part.take_freed()
+        for ready in reversed(released):
             free_items -= item_count(ready, self._rule)
             if free_items >= 0:
                 taken.append(ready)
@@ -351,7 +351,7 @@ class ReplayManager:
         return {
             "partitions": {f"rank{rank}": p.state_dict() for rank, p in self.partitions.items()},
             "counted_before": self._counted_before,
-            "waiting": self._early.paths,
+            "waiting": [*self._early.paths, *(b.shard.path for b in self._stored_early)],
             "drawn": self._restored_drawn + self.samples_drawn(),
             "admitted": self.items_admitted,
             "steps": self.steps_admitted,
@@ -373,7 +373,9 @@ class ReplayManager:
         self._restored_drawn = int(state["drawn"])
         self.items_admitted = int(state["admitted"])
         self.steps_admitted = int(state["steps"])
-        self._published = dict(published or {}) if self._partition_class.is_replay else {}
+        self._published = dict(published or {})
+        if not self._partition_class.is_replay:
+            self._freed, self._published = [*self._published], {}
 
 
 def blocks_of(state: Mapping[str, Any]) -> list[str]:

@@ -61,9 +61,12 @@ TRANSITIONS = SequenceRule()
 def make_placer(
     partition_size: int, block_bytes: int, first: BlockReady, rule: SequenceRule
 ) -> RowPlacer:
-    """Make the placer of a partition's ring, which takes its size from the first block."""
+    """Make the placer of a partition's ring, which takes its size from the first block.
+
+    Its items may be short, as episodes are at first: sequences will be `stride` rows apart.
+    """
     full_block = block_rows(block_bytes, first.shard.row_bytes(), partition_size)
-    rows_per_item = first.shard.rows / max(item_count(first, rule), 1)
+    rows_per_item = max(rule.stride, first.shard.rows / max(item_count(first, rule), 1))
     return RowPlacer(ring_rows(partition_size, full_block, rows_per_item))
 
 
@@ -96,31 +99,32 @@ class Backlog:
     still to come: those behind a gap have no place.
 
     Args:
-        limit_rows: rows that may wait.
+        limit: items that may wait.
+        rule: what an item is.
 
     Attributes:
         dropped: number of blocks that nobody will read.
         offered: rows of all blocks that were ever added.
-        rows: rows that wait.
+        items: items that wait.
         must_read: ids of blocks that a learner must read before anything is drawn: those of given
             data, and after a restart those that it must read again.
         cut: ids of open blocks of which pieces were dropped, until they are stored.
     """
 
-    def __init__(self, limit_rows: int) -> None:
+    def __init__(self, limit: int, rule: SequenceRule) -> None:
         self.dropped = 0
-        self.offered = self.rows = 0
+        self.offered = self.items = 0
         self.must_read: set[int] = set()
         self.cut: set[int] = set()
-        self._limit_rows = limit_rows
-        self._waiting: deque[BlockReady] = deque()
+        self._limit, self._rule = limit, rule
+        self._waiting: deque[tuple[BlockReady, int]] = deque()  # each with its number of items
         self._unread: set[int] = set()
         self._freed: list[str] = []
 
     @property
     def paths(self) -> list[str]:
         """Names of the blocks that wait."""
-        return [block.shard.path for block in self._waiting if not block.is_open]
+        return [block.shard.path for block, _ in self._waiting if not block.is_open]
 
     @property
     def is_idle(self) -> bool:
@@ -129,25 +133,25 @@ class Backlog:
 
     def has(self, block_id: int) -> bool:
         """Returns whether a block, or a piece of it, waits."""
-        return any(ready.block_id == block_id for ready in self._waiting)
+        return any(ready.block_id == block_id for ready, _ in self._waiting)
 
     def add(self, ready: BlockReady) -> None:
-        """Append a block; drops the oldest where there are too many rows."""
+        """Append a block; drops the oldest where there are too many items."""
         if ready.block_id in self.cut:
             return
-        rows = ready.shard.rows
-        self._waiting.append(ready)
-        self.offered += rows
-        self.rows += rows
+        items = item_count(ready, self._rule)
+        self._waiting.append((ready, items))
+        self.offered += ready.shard.rows
+        self.items += items
         if collector_of(ready.block_id) == GIVEN:
             self.must_read.add(ready.block_id)
-        while self.rows > self._limit_rows and len(self._waiting) > 1:
-            oldest = self._waiting.popleft()
-            self.rows -= oldest.shard.rows
+        while self.items > self._limit and len(self._waiting) > 1:
+            oldest, items = self._waiting.popleft()
+            self.items -= items
             if oldest.is_open:  # `ReplayManager.stored` frees it, or what was read of it is sealed
                 self.cut.add(oldest.block_id)
-                self._waiting = deque(w for w in self._waiting if w.block_id != oldest.block_id)
-                self.rows = sum(waiting.shard.rows for waiting in self._waiting)
+                self._waiting = deque(w for w in self._waiting if w[0].block_id != oldest.block_id)
+                self.items = sum(items for _, items in self._waiting)
             else:
                 self._freed.append(oldest.shard.path)
             self.must_read.discard(oldest.block_id)
@@ -162,16 +166,17 @@ class Backlog:
         """Blocks that the learner should read now."""
         taken = []
         while self.may_take:
-            taken.append(self._waiting.popleft())
-            self.rows -= taken[-1].shard.rows
-            self._unread.add(taken[-1].block_id)
+            ready, items = self._waiting.popleft()
+            taken.append(ready)
+            self.items -= items
+            self._unread.add(ready.block_id)
         return taken
 
     def take_all(self) -> list[BlockReady]:
         """Remove and return all blocks that wait."""
-        taken = list(self._waiting)
+        taken = [ready for ready, _ in self._waiting]
         self._waiting.clear()
-        self.rows = 0
+        self.items = 0
         return taken
 
     def read(self, block_id: int) -> None:
@@ -255,7 +260,7 @@ class Partition:
         self.rule = rule
         self.buffer = buffer
         self.samples_drawn = 0
-        self.backlog = Backlog(buffer.capacity)
+        self.backlog = Backlog(buffer.capacity, rule)
         self._rows = np.zeros(buffer.capacity, np.int32)  # ring row of the item in each slot
         self.newest_version: dict[int, int] = {}  # on-policy: rank -> that of its undrawn rollouts
         self._block_bytes = block_bytes
@@ -404,9 +409,17 @@ class Partition:
         return self.buffer.add(len(versions), versions)
 
     def release_blocks(self) -> list[BlockReady]:
-        """Returns the blocks that other learners should take over from a dead one, oldest first."""
-        blocks = [block.ready for block in self._placed.values() if self._may_be_drawn(block.ready)]
-        return sorted([*blocks, *self.backlog.take_all()], key=lambda ready: ready.sealed_at)
+        """Returns the blocks that other learners should take over from a dead one, oldest first.
+
+        The others that it has are free.
+        """
+        blocks = self.backlog.take_all()
+        for ready in (block.ready for block in self._placed.values()):
+            if self._may_be_drawn(ready):
+                blocks.append(ready)
+            elif not ready.is_open:
+                self._freed.append(ready.shard.path)
+        return sorted(blocks, key=lambda ready: ready.sealed_at)
 
     @property
     def read_blocks(self) -> set[int]:
@@ -527,7 +540,7 @@ class Partition:
             return f"{len(self.backlog.must_read)} blocks are read first"
         if self.waits and self.buffer.blocked:
             return f"learner waits: {self.buffer.blocked}"
-        reason = self.buffer.why_not_push(1) if self.backlog.rows else ""
+        reason = self.buffer.why_not_push(1) if self.backlog.items else ""
         return f"blocks wait: {reason}" if reason else ""
 
     # ------------------------------------------------------------------------------- state

@@ -15,7 +15,8 @@ RING_SLACK = 1.25
 def ring_rows(partition_size: int, full_block: int, rows_per_item: float = 1.0) -> int:
     """Rows of the ring for `partition_size` items, in blocks of up to `full_block` rows.
 
-    `rows_per_item` is measured on the first block: up to 2, where items are single transitions.
+    `rows_per_item` is measured on the first block: up to 2, where items are single transitions; of
+    sequences it is at least their stride.
     """
     slack = max(RING_SLACK, rows_per_item + 0.05)
     return int(partition_size * slack) + 2 * full_block

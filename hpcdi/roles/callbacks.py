@@ -139,6 +139,9 @@ class Context:
     def log(self, name: str, value: object) -> None:
         """Add to the curve ``detail/callbacks/NAME``, or to TensorBoard alone what is no number.
 
+        A learner's curves are ``detail/learner/callbacks/NAME``, means of its last iterations; a
+        collector's end in ``_rank`` and its number.
+
         Args:
             name: of the curve.
             value: a number; an array or tensor of more dimensions than 0: its histogram; uint8
@@ -170,9 +173,9 @@ class Context:
 
     def _own_pictures(self, folder: Path) -> Any:
         if self._pictures is None:
-            from hpcdi.utils.event_file import OF_A_RANK, TensorBoardWriter
+            from hpcdi.utils.event_file import RANK_FOLDER, TensorBoardWriter
 
-            place = RunLayout(folder).tensorboard_dir / f"{OF_A_RANK}{self.rank}"
+            place = RunLayout(folder).tensorboard_dir / f"{RANK_FOLDER}{self.rank}"
             self._pictures = TensorBoardWriter(place)
         return self._pictures
 
@@ -552,6 +555,7 @@ class Video(Callback):
             if wait_s:
                 self._filming.kill()
                 self._filming.communicate()
+                self._filming = None
                 LOGGER.warning("the film is not done after %g s, and is given up", wait_s)
             return False
         if self._filming.returncode:

@@ -26,6 +26,10 @@ HEARTBEAT_S = 5.0
 """From one heartbeat to the next, of all ranks."""
 OWN_END_S = 15.0
 """A rank that hangs ends itself; others act only so much later, where that fails."""
+POLICY_S = 60.0
+"""Seconds for a learner that has just made progress to send its policy."""
+POLICY_PATIENCE_S = 300.0
+"""Seconds in which a policy must come to a collector; more where an update may take longer."""
 MakePolicy = Callable[..., Any]
 """Makes a policy; its arguments are those of `hpcdi.policy.create.create_policy`."""
 _uids = itertools.count()
@@ -97,6 +101,20 @@ class WorkerContext:
     def agent(self) -> int:
         """Number of that group, from 0; it names files."""
         return list(self.groups).index(self.group)
+
+    @property
+    def policy_patience_s(self) -> float:
+        """Seconds that a collector waits for a policy: a learner that hangs was killed before.
+
+        Policies also come late where other collectors are slow, so a short time-out does not count.
+        """
+        limit_s = self.config.system.survival.worker_timeout_s
+        return max(limit_s + POLICY_S, POLICY_PATIENCE_S)
+
+    @property
+    def learner_name(self) -> str:
+        """What tags and files of a group's learner begin with: ``learner``, ``bot_learner``."""
+        return "learner" if self.group == MAIN else f"{self.group}_learner"
 
     @property
     def learners_comm(self) -> Any:

@@ -54,6 +54,7 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
     layout, config = context.layout, context.config
     watchdog = Watchdog(config.system.survival.worker_timeout_s)
     settings = resume.NewSettings(layout, config)
+    begun: Coordinator | None = None
     for line in _opening(context, placement):
         say(line)
     try:
@@ -73,6 +74,7 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
                 cores=shared_cores(placement),
             ) as coordinator,
         ):
+            begun = coordinator
             limit = TimeLimit(ends_at, context.stop_request, lambda: coordinator.snapshot_s)
             requests = ScaleFile(layout, collector_count(context.link.size, config), limit.take)
             if resumed is not None:
@@ -102,9 +104,11 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
         sys.stderr.write(headline(failure, context.link.rank) + "\n")
         LOGGER.info("this rank failed", exc_info=True)
         try:
-            state = state_after(failure.exit_code)
-            reason, code = failure.error, failure.exit_code
-            run_folder.end(layout, state, reason, code, {}, is_last=False)
+            code = failure.exit_code
+            end = partial(run_folder.end, layout, state_after(code), failure.error, code)
+            end({}, is_last=False)
+            if begun is not None:  # after the end itself, should they be what failed
+                end(begun.figures(), is_last=False)
         finally:  # also where that cannot be written
             run_lock.remove(layout)
             abort_job(failure.exit_code)

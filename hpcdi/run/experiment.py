@@ -163,7 +163,7 @@ def with_whole_paths(config: ExperimentConfig, path: str) -> ExperimentConfig:
     """Returns an experiment that finds its files from anywhere.
 
     These are its MPI program and states, its data, and the policies of a league's fixed players.
-    The data of ``latest`` are those of the run that it is now.
+    Data and policies of ``latest`` are those of the run that it is now.
 
     Args:
         config: the experiment.
@@ -196,7 +196,7 @@ def _with_whole_sources(policy: PolicyConfig, folder: Path) -> PolicyConfig:
         if source == "random" or ":" in source:
             return source
         places = (Path(source).expanduser(), folder / source)
-        return next((str(place.absolute()) for place in places if _may_be_file(place)), source)
+        return next((str(_of_run(place)) for place in places if _may_be_file(place)), source)
 
     fixed = {name: whole(source) for name, source in commander.league.fixed.items()}
     league = dataclasses.replace(commander.league, fixed=fixed)
@@ -204,6 +204,14 @@ def _with_whole_sources(policy: PolicyConfig, folder: Path) -> PolicyConfig:
     commander = dataclasses.replace(commander, league=league, evaluate_against=against)
     other = dataclasses.replace(policy.other, commander=commander)
     return dataclasses.replace(policy, other=other)
+
+
+def _of_run(file: Path) -> Path:
+    """Returns the path of a file; of one in ``latest``, in the run that this is now."""
+    for above in file.absolute().parents:
+        if above.name == "latest":
+            return RunLayout(above.resolve()).root / file.absolute().relative_to(above)
+    return file.absolute()
 
 
 def _source_problems(policy: PolicyConfig, path: str) -> Iterator[Problem]:

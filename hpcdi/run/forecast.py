@@ -81,14 +81,16 @@ def forecast(
     slower = 1 + _CROWDED * max(0.0, (1 + learners + collectors) / cores - 1)
     step_s, step_cpu_s = costs.step_s * slower, costs.step_cpu_s * slower
     update_s = costs.update_s * (1 if in_turns else slower)
-    learning_s = costs.updates_per_step * update_s  # of each learner, for a step
+    # what is learnt from, for a step, is shared out among the learners; updates of a round are not
+    is_shared = policy.on_policy or policy.replay_ratio is not None
+    updates_per_step = costs.updates_per_step / (learners if is_shared else 1)
+    learning_s = updates_per_step * update_s  # of each learner, for a step
     cpu_s = step_cpu_s + learning_s * learners
-    # an iteration learns from what all collectors have made, and takes longer
-    updates_per_step = costs.updates_per_step / (collectors if in_turns else 1)
-    if in_turns:
+    if in_turns:  # an iteration learns from what all collectors have made, and takes longer
+        updates_per_step = costs.updates_per_step / collectors
         collecting_s = max(step_s / collectors, step_cpu_s / cores)
         seconds = {"both in turns": collecting_s + max(learning_s, learning_s * learners / cores)}
-    elif policy.on_policy or policy.replay_ratio is not None or policy.learn.update_per_collect:
+    elif policy.on_policy or policy.replay_ratio is not None or config.system.deterministic:
         seconds = {
             "collectors": step_s / collectors,
             "the learner": learning_s,

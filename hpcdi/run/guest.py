@@ -135,8 +135,9 @@ def _await(
         if state in ("done", "failed") or time.monotonic() > until:
             damage = run_folder.damage_of(layout)
             if damage and state == "unknown":
-                raise LaunchError(f"{layout.run_file} is damaged: {damage}")
-            _say(f"{run_folder.short(layout.root)} is {state}: nothing to join")
+                raise LaunchError(f"{layout.run_file} {damage}")
+            seen = "dead" if state == "running" else state  # no process of it is there
+            _say(f"{run_folder.short(layout.root)} is {seen}: nothing to join")
             return None, None
         request = take()
         if request is not None:

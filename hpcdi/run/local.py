@@ -97,7 +97,7 @@ def ranks_of(request: RunRequest, config: ExperimentConfig) -> int:
     """
     ranks = request.ranks
     if ranks is None and request.resume is not None:
-        of_run = resume.ranks_of(request.resume)
+        of_run = resume.ranks_of(request.resume, request.overrides, config)
         ranks = None if of_run is None else world_of(of_run, config)
     ranks = default_ranks(config) if ranks is None else ranks
     plan_ranks(ranks, config)
@@ -197,10 +197,15 @@ def _is_mpich(program: Path) -> bool:
     return "hydra" in program.name or (program.name == "mpirun" and beside.exists())
 
 
-def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment variables of the ranks."""
+def rank_environment(variables: Mapping[str, str], launcher: str = "") -> dict[str, str]:
+    """Returns the environment variables of the ranks.
+
+    Args:
+        variables: those of this process, and more.
+        launcher: name of what starts them; empty: that of this process.
+    """
     environment = dict(variables)
-    environment[LAUNCHER_VARIABLE] = _this_launcher()
+    environment[LAUNCHER_VARIABLE] = launcher or _this_process()
     environment[TERMINAL_VARIABLE] = "1" if sys.stdout.isatty() else "0"
     environment.setdefault("PYTHONUNBUFFERED", "1")
     if is_outside_allocation(environment):
@@ -259,7 +264,7 @@ class Job:
         folders: Mapping[str, str],
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        self._path = path
+        self._layout, self._name = RunLayout(path), _name_of_job()
         self._has_begun, self._began_s = False, time.time()
         self._signals = Signals()
         self._end_signal: int | None = None
@@ -276,10 +281,9 @@ class Job:
             for number in numbers
         }
         private = {name: folders[name] for name in folders if name == TEMPORARY_VARIABLE}
+        environment = {**folders, **os.environ, **private, **(variables or {})}
         try:
-            self._begin(
-                command, rank_environment({**folders, **os.environ, **private, **(variables or {})})
-            )
+            self._begin(command, rank_environment(environment, self._name))
         except BaseException:
             self._give_signals_back()
             raise
@@ -335,14 +339,14 @@ class Job:
         mpirun_code = (
             128 - mpirun_code if mpirun_code < 0 else mpirun_code
         )  # as a shell counts signals
-        run_lock.remove(RunLayout(self._path), _this_launcher())  # rank 0 may have been killed
+        run_lock.remove(self._layout, self._name)  # rank 0 may have been killed
         facts = self._facts()
         if facts and mpirun_code != EXIT_DONE:
-            sweep_temporary(self._path)  # their writers have ended
+            sweep_temporary(self._layout.root)  # their writers have ended
         if facts.get("state") in _END_STATES:
             if not could_say:  # mpirun, which passes on what rank 0 prints, was gone before
                 sys.stderr.write(f"hpcdi: {facts['state']}: {facts.get('reason', '')}\n")
-                sys.stderr.write(f"  more is said by hpcdi status {self._path}\n")
+                sys.stderr.write(f"  more is said by hpcdi status {self._layout.root}\n")
             return self._with_result(int(facts["exit_code"]), mpirun_code)
         return self._without_result(facts, mpirun_code)
 
@@ -370,10 +374,11 @@ class Job:
             EXIT_USAGE,
             EXIT_REQUEUE,
         ):  # a rank has said why
-            if have_begun(layout := RunLayout(self._path), self._began_s):
+            if have_begun(self._layout, self._began_s):
                 sys.stderr.write(
                     f"hpcdi: the run has not begun (mpirun: {mpirun_code}); where no rank has said "
-                    f"why, a solver's program ended before it joined\n{words_of_solvers(layout)}"
+                    "why, a solver's program ended before it joined\n"
+                    f"{words_of_solvers(self._layout)}"
                 )
             return EXIT_FAILED if mpirun_code == REFUSED else mpirun_code
         elif not facts and (job := _ended_allocation()):
@@ -388,13 +393,12 @@ class Job:
             reason = f"the job ended without a result (mpirun: {mpirun_code}); {question}"
             sys.stderr.write(f"hpcdi: {reason}\n")
             if facts:
-                sys.stderr.write(f"  the ranks' logs are in {self._path / 'log'}\n")
-            sys.stderr.write(words_of_solvers(RunLayout(self._path)))
-            if resume.has_snapshot(RunLayout(self._path)):
-                sys.stderr.write(run_folder.hint("hpcdi train", RunLayout(self._path)) + "\n")
+                sys.stderr.write(f"  the ranks' logs are in {self._layout.log_dir}\n")
+            sys.stderr.write(words_of_solvers(self._layout))
+            if resume.has_snapshot(self._layout):
+                sys.stderr.write(run_folder.hint("hpcdi train", self._layout) + "\n")
         if facts:
-            layout = RunLayout(self._path)
-            end = partial(run_folder.end, layout, state, reason, exit_code, {})
+            end = partial(run_folder.end, self._layout, state, reason, exit_code, {})
             or_warn("end of the run", end)
         return exit_code
 
@@ -426,7 +430,7 @@ class Job:
     def _who_is_left(self, event: str) -> str:
         """Returns who keeps it, as far as is known here: solvers' ranks, or the network."""
         found = set()
-        if event == _RUN_ENDED and RunLayout(self._path).solvers_dir.exists():
+        if event == _RUN_ENDED and self._layout.solvers_dir.exists():
             for pid in children_of(self._process.pid):
                 with contextlib.suppress(OSError):
                     found.add(rank_of(variables_of(pid)))
@@ -475,8 +479,8 @@ class Job:
 
     def _facts(self) -> dict[str, Any]:
         """Returns run.json if it belongs to this job."""
-        facts = run_folder.read(self._path)
-        return facts if facts.get("launcher") == _this_launcher() else {}
+        facts = run_folder.read(self._layout.root)
+        return facts if facts.get("launcher") == self._name else {}
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Ask rank 0 to shut down, or end mpirun, see `Signals`.
@@ -528,7 +532,7 @@ class Job:
         for place in facts.get("placement", []):
             with contextlib.suppress(OSError):  # it has ended; a number may have come again
                 pid = int(place.get("pid", 0)) if place.get("host") == platform.node() else 0
-                if pid and variables_of(pid).get(LAUNCHER_VARIABLE) == _this_launcher():
+                if pid and variables_of(pid).get(LAUNCHER_VARIABLE) == self._name:
                     os.kill(pid, signal.SIGUSR1)
 
 
@@ -551,9 +555,16 @@ def _is_gone(facts: Mapping[str, Any]) -> bool:
     return _is_seen(facts) and has_ended(int(facts["pid"]))
 
 
-def _this_launcher() -> str:
-    """Returns a name of this `hpcdi train` that no other one has."""
+def _this_process() -> str:
     return f"{platform.node()}:{os.getpid()}"
+
+
+def _name_of_job() -> str:
+    """Returns a name that no other job has, or has had: its process may start others after it.
+
+    And in a container that is started again host and process have the same names.
+    """
+    return f"{_this_process()}:{time.time_ns()}"
 
 
 def _in_mpirun() -> None:

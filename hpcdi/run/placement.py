@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdi.config.mpi_env import MpiEnvConfig
-from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
+from hpcdi.config.policy import ModelConfig, PolicyConfig, TorchPolicyConfig
 from hpcdi.config.schema import ExperimentConfig, communicator_of, learners_of
+from hpcdi.config.team import TeamConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.policy.spaces import image_axes, obs_leaves
@@ -320,13 +321,19 @@ def placement_of(places: Sequence[Place], config: ExperimentConfig) -> list[Rank
     ]
 
 
-def share_of_host(place: RankPlace, placement: Sequence[RankPlace]) -> HostShare:
-    """Returns a rank's share of its host, by where all ranks are."""
+def share_of_host(place: RankPlace, placement: Sequence[RankPlace], solvers: int = 0) -> HostShare:
+    """Returns a rank's share of its host, by where all ranks are.
+
+    Args:
+        place: of the rank.
+        placement: of all ranks.
+        solvers: ranks of its host that are solvers', and not among these.
+    """
     neighbours = [other for other in placement if other.host == place.host]
     learners = sum(other.role == "learner" for other in neighbours)
     return HostShare(
         len(place.cores),
-        len(neighbours) - learners,
+        len(neighbours) - learners + solvers,
         learners,
         is_bound=all(p is place or not set(p.cores) & set(place.cores) for p in neighbours),
     )
@@ -344,29 +351,39 @@ def threads_of(role: str, share: HostShare, policy: PolicyConfig) -> int:
     cores = share.cores
     if not share.is_bound:
         cores = (share.cores - share.others) // share.learners
-    if isinstance(policy, TorchPolicyConfig) and not policy.cuda:
-        cores = min(cores, useful_threads(policy, obs_leaves(policy.model)))
+    if isinstance(policy, TorchPolicyConfig | TeamConfig) and not policy.cuda:
+        cores = min(cores, useful_threads(policy))
     return max(1, cores)
 
 
-def useful_threads(policy: PolicyConfig, observation: Sequence[Leaf]) -> int:
+def useful_threads(policy: PolicyConfig, observation: Sequence[Leaf] = ()) -> int:
     """Returns how many threads make updates faster: small layers are fastest by one.
 
     With pictures it is any number; else it follows from the largest layer's multiplications in a
-    batch. Networks of the user's count as if they had the layers of the settings.
+    batch, of a team's policies those of the largest. Networks of the user's count as if they had
+    the layers of the settings.
 
     Args:
-        policy: its settings.
-        observation: its arrays.
+        policy: its settings, filled.
+        observation: the environment's arrays, for a policy whose settings do not have them.
     """
-    if any(image_axes(leaf) is not None for leaf in observation):
+    if isinstance(policy, TeamConfig):  # off-policy its batches are steps of all players
+        rows = 0 if policy.on_policy else int(policy.learn.batch_size) * len(policy.names)
+        each = policy.policies.values()
+        return max(_useful_threads(one.model, rows or int(one.learn.batch_size)) for one in each)
+    if isinstance(policy, TorchPolicyConfig):
+        return _useful_threads(policy.model, int(policy.learn.batch_size))
+    return _MANY if any(image_axes(leaf) is not None for leaf in observation) else 1
+
+
+def _useful_threads(model: ModelConfig, batch: int) -> int:
+    """Returns how many are useful to a network that learns from batches of so many rows."""
+    leaves = obs_leaves(model)
+    if any(image_axes(leaf) is not None for leaf in leaves):
         return _MANY
-    if not isinstance(policy, TorchPolicyConfig):
-        return 1
-    sizes = [sum(math.prod(leaf.shape) for leaf in observation)]
-    sizes += policy.model.encoder_hidden_size_list
+    sizes = [sum(math.prod(leaf.shape) for leaf in leaves), *model.encoder_hidden_size_list]
     largest = max(size_in * size_out for size_in, size_out in itertools.pairwise(sizes))
-    return max(1, int(policy.learn.batch_size) * largest // _WORK_OF_A_THREAD)
+    return max(1, batch * largest // _WORK_OF_A_THREAD)
 
 
 def niceness_of(role: str, share: HostShare) -> int:

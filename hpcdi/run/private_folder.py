@@ -30,12 +30,9 @@ def own_folder(base: Path) -> Iterator[Path]:
         OSError: it cannot be made.
     """
     _sweep(base)
-    while True:
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-        lock = _locked(path)
-        if path.exists():  # no other process removed it before it was locked
-            break
-        _unlock(lock)
+    path = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=base))
+    lock = _locked(path)
+    path = path.rename(base / path.name[1:])  # before it is locked, others would remove it
     try:
         yield path
     finally:

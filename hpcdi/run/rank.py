@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdi.config.compiled import restore_config
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, HpcdiError, LaunchError
 from hpcdi.run.environment import (
     LAUNCHER_VARIABLE,
     REFUSED,
@@ -59,6 +59,11 @@ from hpcdi.utils.watchdog import heed_suspensions
 if TYPE_CHECKING:
     from hpcdi.comm.world import World
 
+_OTHER_COMMAND = (
+    "rank {rank} (host {host}) was started with another command line than rank 0, whose settings "
+    "all ranks take: give all the same CONFIG, settings and options (in each line of `srun "
+    "--multi-prog`, on both sides of mpirun's `:`)"
+)
 _SWITCH_INTERVAL_S = 1e-3
 """Python's thread switch interval, shortened for the communication thread."""
 
@@ -149,7 +154,7 @@ def _run_role(
                 guard.over()
                 exit_code = _refuse(start) if world.rank == 0 else EXIT_DONE
             else:
-                exit_code = _play(start, world, before.flag, guard, before.chosen_by_user)
+                exit_code = _play(start, world, guard, before)
         return leave_job(exit_code)
     except BaseException as error:  # any error must end the whole job, with its traceback
         failure = describe(error, "starting")
@@ -204,17 +209,20 @@ def _begin(
         world.local_rank,
         os.getpid(),
     )
-    places = world.collect(place)
+    told = world.collect((place, request.checksums(place.host)))
     if world.rank == 0:
         from hpcdi.run.prepare import prepare
 
-        return world.share(prepare(request, handed_over, places, stack))
+        places, asked = zip(*told, strict=True)
+        other = next((n for n, own in enumerate(asked) if not set(own) & set(asked[0])), None)
+        if other is not None:
+            error = _OTHER_COMMAND.format(rank=other, host=places[other].host)
+            return world.share(RunStart({}, "", (), error=error, exit_code=EXIT_USAGE))
+        return world.share(prepare(request, handed_over, list(places), stack))
     return world.share(RunStart({}, "", ()))
 
 
-def _play(
-    start: RunStart, world: World, flag: SignalFlag, guard: StartGuard, chosen_by_user: set[str]
-) -> int:
+def _play(start: RunStart, world: World, guard: StartGuard, before: BeforeMpi) -> int:
     """Build this rank's role and run it."""
     from hpcdi.comm.failure import die_if_it_exits
     from hpcdi.roles.context import WorkerContext, role_seed
@@ -225,11 +233,14 @@ def _play(
     from hpcdi.utils.log import close_log, open_log
 
     place = start.placement[world.rank]
-    share = share_of_host(place, start.placement)
-    os.nice(niceness_of(place.role, share))
+    os.nice(niceness_of(place.role, share_of_host(place, start.placement)))
     config = restore_config(start.experiment)
+    solvers = 0
+    if before.plan is not None and all_ranks_are_here(os.environ):  # else nobody knows where
+        solvers = before.plan.world - before.plan.own
+    share = share_of_host(place, start.placement, solvers)
     threads = thread_variables(threads_of(place.role, share, config.policy))  # before torch
-    os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
+    os.environ.update({k: v for k, v in threads.items() if k not in before.chosen_by_user})
     layout = RunLayout(Path(start.run_dir))
     stay_in(layout.root)
     open_log(layout.log_file(world.rank), world.rank, place.role, start.restarts)
@@ -249,7 +260,7 @@ def _play(
         ),
         {name: learners_for(world.rank, roles, ranks) for name, ranks in groups.items()},
         world.split(communicators(groups)),
-        flag.take,
+        before.flag.take,
         start.restarts,
         transport=open_transport(
             config.system,

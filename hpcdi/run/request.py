@@ -5,6 +5,8 @@ Imports nothing heavy: a rank reads its command line before it may load numpy.
 
 from __future__ import annotations
 
+import zlib
+from dataclasses import replace
 from pathlib import Path
 
 from hpcdi.dataclass import dataclass
@@ -29,6 +31,18 @@ class RunRequest:
     resume: str | None = None
     ranks: int | None = None
     time_limit: str | None = None
+
+    def checksums(self, host: str) -> tuple[int, int]:
+        """Returns two checksums of what is asked for, without the number of ranks.
+
+        Two ranks ask for the same if either is the same: in the second, texts may have the name of
+        the rank's host in them, as in ``/local/node1/experiment.yaml``.
+
+        Args:
+            host: on which the rank is.
+        """
+        asked = repr(replace(self, ranks=None))
+        return zlib.crc32(asked.encode()), zlib.crc32(asked.replace(host, "").encode())
 
 
 @dataclass(frozen=True)

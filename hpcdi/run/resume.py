@@ -87,6 +87,9 @@ SHAPES = (
 OF_A_START = ("slurm", "fault", "system.auto_resume", "system.import_path")
 """Keys that say how and from where a run is started, and nothing of what it is."""
 
+COLLECTORS = tuple(f"policy.collect.collector.collector_{which}" for which in ("num", "max"))
+"""Keys that say how many ranks collect."""
+
 SAME = ("exp_name", "seed")
 """Keys that must keep their values, too, where a new start finds a run in its folder."""
 
@@ -125,7 +128,7 @@ def config_of(request: RunRequest) -> str:
                 )
             damage = run_folder.damage_of(layout)
             if damage:
-                raise LaunchError(f"{layout.run_file} is damaged: {damage}")
+                raise LaunchError(f"{layout.run_file} {damage}")
             raise LaunchError(
                 f"{request.resume} holds no run: --resume takes the run folder of an `hpcdi train` "
                 "or `hpcdi serial`"
@@ -144,27 +147,55 @@ def config_of(request: RunRequest) -> str:
 
 
 def overrides_of(request: RunRequest) -> list[str]:
-    """Returns the settings of the command line, and `env.origin` of the run that goes on.
+    """Returns the settings of the command line, and those of the run that goes on which stay.
 
-    What was subtracted from its observations stays, whatever an environment shows first now.
+    They are what was subtracted from its observations (`env.origin`), whatever an environment shows
+    first now; and what it took of ``latest``, data or policies, whatever run that is now.
     """
     overrides = list(request.overrides)
     folder = request.resume or request.run_dir
-    if folder is None or any(each.startswith("env.origin") for each in overrides):
-        return overrides
-    if request.config is None:  # it goes on with the run's own, which has it
+    if folder is None or request.config is None:  # it goes on with the run's own, which has them
         return overrides
     file = RunLayout(Path(folder)).config_file
     if not file.is_file():
         return overrides
     try:
-        before = read_mapping(file).get("env") or {}
-        now = read_mapping(request.config, overrides).get("env") or {}
+        before, now = read_mapping(file), read_mapping(request.config, overrides)
     except ConfigError:  # who loads it says so
         return overrides
-    if before.get("origin") is None or before.get("env_id") != now.get("env_id"):
-        return overrides
-    return [*overrides, f"env.origin={json.dumps(before['origin'])}"]
+    env_then, env_now = before.get("env") or {}, now.get("env") or {}
+    is_alike = env_then.get("env_id") == env_now.get("env_id")
+    is_said = any(each.startswith("env.origin") for each in request.overrides)
+    if is_alike and not is_said and env_then.get("origin") is not None:
+        overrides.append(f"env.origin={json.dumps(env_then['origin'])}")
+    then = dict(dotted(before))
+    for key, value in dotted(now):
+        kept = _kept(then.get(key), value, Path(request.config).parent)
+        # not by escapes: a letter beyond U+FFFF is two in JSON, which YAML takes for two
+        overrides += [f"{key}={json.dumps(kept, ensure_ascii=False)}"] * (kept != value)
+    return overrides
+
+
+def _kept(then: object, now: object, folder: Path) -> object:
+    """Returns a setting's value, where it names ``latest`` what that has been when a run began.
+
+    Args:
+        then: its value then, with the run's own path; None: there was none.
+        now: its value.
+        folder: of the experiment's file, beside which it may lie.
+    """
+    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        return [_kept(*both, folder) for both in zip(then, now, strict=True)]
+    if not isinstance(then, str) or not isinstance(now, str) or "latest" not in Path(now).parts:
+        return now
+    for place in (Path(now).expanduser().absolute(), folder.absolute() / now):
+        link = next(above for above in (place, *place.parents) if above.name == "latest")
+        runs, path = link.parent.resolve(), Path(then)
+        if path.is_relative_to(runs) and (
+            path.relative_to(runs).parts[1:] == place.relative_to(link).parts
+        ):
+            return then
+    return now
 
 
 def start_mode(
@@ -197,7 +228,7 @@ def start_mode(
     facts = run_folder.load(layout.root)
     if not facts and has_snapshot(layout):  # to begin anew would remove what is whole
         raise LaunchError(
-            f"{layout.run_file} is damaged: {run_folder.damage_of(layout)}; nothing was changed. "
+            f"{layout.run_file} {run_folder.damage_of(layout)}; nothing was changed. "
             "Put it right, or choose another --run-dir"
         )
     if not facts:  # the run was killed while it took the folder
@@ -322,7 +353,7 @@ def changes(request: RunRequest, config: ExperimentConfig) -> list[str]:
     old, new = _config_in(layout), to_mapping(config)
     binding = {each.key for each in differences(old, new)}
     damage = run_folder.damage_of(layout)
-    return [f"{layout.run_file} is damaged: {damage}; it is written anew"] * bool(damage) + [
+    return [f"{layout.run_file} {damage}; it is written anew"] * bool(damage) + [
         f"resumed with {each}" + _OTHER_MEANING * (each.key in binding)
         for each in _changed(old, new)
     ]
@@ -424,10 +455,23 @@ def take(
     return int(restarts["restarts"])
 
 
-def ranks_of(path: str) -> int | None:
-    """Returns how many ranks a run had; None if it was in one process."""
-    ranks = len(run_folder.load(Path(path)).get("placement", []))
-    return ranks if ranks > 1 else None
+def ranks_of(path: str, overrides: Sequence[str], config: ExperimentConfig) -> int | None:
+    """Returns how many ranks a run goes on with where nobody says it: as many as it had.
+
+    None: what the experiment asks for, since the run was in one process, or its number of
+    collectors is said on the command line, or is another one now.
+
+    Args:
+        path: the run folder.
+        overrides: ``key=value`` of the command line.
+        config: the experiment.
+    """
+    layout = RunLayout(Path(path))
+    ranks = len(run_folder.load(layout.root).get("placement", []))
+    is_said = any(each.partition("=")[0] in COLLECTORS for each in overrides)
+    if ranks < 2 or is_said or differences(_config_in(layout), to_mapping(config), COLLECTORS):
+        return None
+    return ranks
 
 
 def newest_snapshot(layout: RunLayout) -> Checkpoint:

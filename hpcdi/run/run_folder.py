@@ -28,7 +28,7 @@ from hpcdi.store.atomic import (
 )
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
-from hpcdi.store.files import patiently
+from hpcdi.store.files import is_unreadable, patiently
 from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.sealed import (
@@ -239,9 +239,9 @@ def end(
             checksums of its files are not recorded, as they would call a newer policy a wrong one.
 
     Raises:
-        OSError: it cannot be written, or is gone. ValueError: it is damaged.
+        StoreError, OSError: it cannot be read or written, or is gone. ValueError: it is damaged.
     """
-    facts = _without_checksum(load_json(layout.run_file))
+    facts = _without_checksum(patiently(partial(load_json, layout.run_file), layout.run_file))
     layout.reserve_file.unlink(missing_ok=True)
     facts.pop("before", None)
     ended: dict[str, Any] = {
@@ -291,7 +291,7 @@ def _as_written(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def damage_of(layout: RunLayout) -> str:
-    """Returns how ``run.json`` differs from what the run wrote; empty: it does not, or is absent.
+    """Returns what is wrong with ``run.json``, to follow its name; empty: nothing, or it is absent.
 
     A run that has just taken its folder has an empty one.
     """
@@ -300,7 +300,8 @@ def damage_of(layout: RunLayout) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, ValueError) as error:
-        return str(getattr(error, "strerror", None) or error)
+        kind = "cannot be read" if is_unreadable(error) else "is damaged"
+        return f"{kind}: {getattr(error, 'strerror', None) or error}"
     return ""
 
 

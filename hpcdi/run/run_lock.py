@@ -301,10 +301,13 @@ def _has_ended(job: str) -> bool:
 def _said(root: Path, holder: LockHolder | None, age_s: float) -> str:
     whose = str(holder) if holder is not None else "a process that has not written its name yet"
     cancel = f"scancel {holder.job}" if holder is not None and holder.job else "kill it there"
+    gone = f"If it is gone already, try again when it has been silent for {SILENT_S:.0f} s"
+    if age_s > SILENT_S:  # it is seen on this host, or it would be stale
+        gone = "It lives, and does nothing: it is suspended, stopped, or waits for a file system"
     return (
         f"the run folder {root} is in use: by {whose}; its last sign of life is "
         f"{max(age_s, 0):.0f} s old. Wait for its end, or end it ({cancel}); or choose another "
-        f"--run-dir. If it is gone already, try again when it has been silent for {SILENT_S:.0f} s"
+        f"--run-dir. {gone}"
     )
 
 

@@ -59,6 +59,18 @@ def preempt_signals() -> list[signal.Signals]:
     return sorted({*NEAR_A_LIMIT, number})
 
 
+def ending_signals() -> dict[signal.Signals, int]:
+    """Returns the signals that ask for an end in order, and the exit code of a program that has it.
+
+    SIGHUP, of a terminal that closes, is one of them, unless it is ignored (nohup).
+
+    Raises:
+        LaunchError: see `preempt_signals`.
+    """
+    hangup = [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
+    return ENDING | dict.fromkeys([*preempt_signals(), *hangup], EXIT_REQUEUE)
+
+
 class Meaning(enum.Enum):
     """What a signal asks of a process, after those before it."""
 
@@ -120,26 +132,27 @@ class SignalFlag:
         self._is_new = False
         self._taken: list[signal.Signals] = []
         self._before: dict[int, Any] = {}
+        self._shows_stacks = False
         self._due = -math.inf
 
     def install(self) -> None:
-        """Handle SIGINT, SIGTERM and `preempt_signals`; SIGUSR1 prints all stacks (main thread).
+        """Handle `ending_signals`; SIGUSR1 prints all stacks (main thread).
 
         What kills a process by a fault (SIGSEGV, SIGABRT) is said with the lines that led to it.
-
-        SIGHUP, of a terminal that closes, asks for the same, unless it is ignored (nohup).
 
         Raises:
             LaunchError: see `preempt_signals`.
         """
-        hangup = [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
-        self._taken = [*ENDING, *preempt_signals(), *hangup]
+        self._taken = list(ending_signals())
         self._before = {n: early.replaced(n, signal.getsignal(n)) for n in self._taken}
         self._keep()
         os.register_at_fork(after_in_child=self._forget)
         if not faulthandler.is_enabled():  # a simulator that crashes is named by its lines
             faulthandler.enable(file=2, all_threads=False)
         if signal.SIGUSR1 not in self._taken:
+            # whoever has stacks shown already wants it afterwards, too; typeshed says None
+            was_shown = faulthandler.unregister(signal.SIGUSR1)  # type: ignore[func-returns-value]
+            self._shows_stacks = not was_shown
             faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
     def install_again(self) -> None:
@@ -155,6 +168,9 @@ class SignalFlag:
         before, self._before, self._taken = self._before, {}, []
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
+        if self._shows_stacks:
+            self._shows_stacks = False
+            faulthandler.unregister(signal.SIGUSR1)
 
     def take(self) -> StopRequest | None:
         """Returns the request of a signal, once; else None.

@@ -6,11 +6,10 @@ import math
 
 from hpcdi.config.env import ChildConfig
 from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
-from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.schema import ExperimentConfig, learners_of
 from hpcdi.config.team import TeamConfig
 from hpcdi.env.child_process import OPEN_FILES
 from hpcdi.errors import Problem
-from hpcdi.run.placement import learner_count
 from hpcdi.types import Spaces
 from hpcdi.utils.host import free_bytes, may_open_files, promised_bytes
 from hpcdi.utils.metrics import human_bytes
@@ -58,8 +57,16 @@ def _state_bytes(policy: PolicyConfig) -> int:
 
 
 def partition_size(config: ExperimentConfig) -> int:
-    """Returns the items of the replay buffer that one learner holds."""
-    return int(config.policy.other.replay_buffer.replay_buffer_size) // learner_count(config)
+    """Returns the items of the replay buffer that one learner holds, at least.
+
+    In a league each player that learns has a buffer of that size, and learners of its own.
+    """
+    return int(config.policy.other.replay_buffer.replay_buffer_size) // max(_groups(config))
+
+
+def _groups(config: ExperimentConfig) -> list[int]:
+    """Returns the number of learners that share each replay buffer."""
+    return [max(1, count) for count in learners_of(config).values()]
 
 
 def full_block(config: ExperimentConfig, row_bytes: int) -> int:
@@ -79,15 +86,27 @@ def blocks_per_s_of(config: ExperimentConfig, steps_per_s: float, row_bytes: int
 
 
 def memory_of(role: str, config: ExperimentConfig, row_bytes: int) -> float:
-    """Returns the bytes that a role holds: a learner rows, rank 0 the index, a collector blocks."""
+    """Returns the bytes that a role holds: a learner rows, rank 0 the index, a collector blocks.
+
+    In a league whose players have more and fewer learners, that is of one that holds most.
+    """
+    groups = _groups(config)
+    if role == "learner":
+        return _ring_bytes(config, row_bytes, min(groups))
+    if role == "coordinator":
+        size = int(config.policy.other.replay_buffer.replay_buffer_size)
+        return len(groups) * size * _INDEX_ITEM_BYTES
+    block = full_block(config, row_bytes)
+    return 6 * block * row_bytes  # one open, four on their way to disk, one being encoded
+
+
+def _ring_bytes(config: ExperimentConfig, row_bytes: int, learners: int) -> int:
+    """Returns the bytes of the rows of each of the learners that share a buffer."""
     from hpcdi.replay.placer import ring_rows
 
-    block = full_block(config, row_bytes)
-    if role == "learner":
-        return ring_rows(partition_size(config), block) * row_bytes
-    if role == "coordinator":
-        return int(config.policy.other.replay_buffer.replay_buffer_size) * _INDEX_ITEM_BYTES
-    return 6 * block * row_bytes  # one open, four on their way to disk, one being encoded
+    size = int(config.policy.other.replay_buffer.replay_buffer_size) // learners
+    stride = config.policy.sequence.stride  # rows from one item to the next
+    return ring_rows(size, full_block(config, row_bytes), stride) * row_bytes
 
 
 def too_many_files(config: ExperimentConfig) -> list[Problem]:
@@ -113,23 +132,26 @@ def too_many_files(config: ExperimentConfig) -> list[Problem]:
 
 def does_not_fit(config: ExperimentConfig, spaces: Spaces) -> list[Problem]:
     """Returns the problem of a replay buffer that is larger than the free memory of this host."""
-    row_bytes, learners = row_size(config, spaces), learner_count(config)
+    row_bytes, groups = row_size(config, spaces), _groups(config)
     # a run that ends before may have a buffer that it never fills
-    ever = getattr(config.policy.other.commander, "max_env_step", math.inf)
-    whole = memory_of("learner", config, row_bytes)
-    needed = min(whole, ever * row_bytes)
+    ever = getattr(config.policy.other.commander, "max_env_step", math.inf) * row_bytes
+    whole, learners = memory_of("learner", config, row_bytes), sum(groups)
+    needed = min(whole, ever)
+    of_all = sum(n * min(_ring_bytes(config, row_bytes, n), ever) for n in groups)
     free, buffer = free_bytes(), config.policy.other.replay_buffer
     if 0 < promised_bytes() < whole:  # it is one array, which the kernel does not give, if empty
         needed = whole
-    elif not free or needed * learners <= free:
+    elif not free or of_all <= free:
         return []
-    fits = int(free / learners / row_bytes / 2) * learners
+    item_bytes = row_bytes * config.policy.sequence.stride
+    fits = int(free / learners / item_bytes / 2) * learners // len(groups)
+    items = "transitions" if item_bytes == row_bytes else "sequences"
     each = "the learner" if learners == 1 else f"each of {learners} learners"
     return [
         Problem(
             "policy.other.replay_buffer.replay_buffer_size",
-            f"is {buffer.replay_buffer_size:,}: {partition_size(config):,} transitions of "
-            f"{human_bytes(row_bytes)} take {human_bytes(needed)} in {each}, and "
+            f"is {buffer.replay_buffer_size:,}: {buffer.replay_buffer_size // min(groups):,} "
+            f"{items} of {human_bytes(item_bytes)} take {human_bytes(needed)} in {each}, and "
             f"{human_bytes(free)} are free on this host; {fits:,} would take half of that",
         )
     ]

@@ -54,6 +54,7 @@ class QueueJob:
         output: its output file.
         folder: in which it was submitted.
         has_script: False of an interactive job, such as one of `salloc`.
+        het_job: the heterogeneous job of which it is a component; empty: of none.
     """
 
     job_id: str
@@ -65,6 +66,7 @@ class QueueJob:
     output: str = ""
     folder: str = ""
     has_script: bool = True
+    het_job: str = ""
 
     @property
     def is_on(self) -> bool:
@@ -287,6 +289,7 @@ def _job_of(job_id: str, facts: Mapping[str, str], nodes: str) -> QueueJob:
         facts.get("StdOut", ""),
         facts.get("WorkDir", ""),
         facts.get("BatchFlag", "1") != "0",
+        facts.get("HetJobId", ""),
     )
 
 

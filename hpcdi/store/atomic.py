@@ -200,14 +200,20 @@ def json_mapping(content: bytes) -> dict[str, Any]:
 
 
 def sweep_temporary(folder: str | Path) -> list[Path]:
-    """Remove unfinished files and folders of killed processes; returns their paths."""
-    leftovers = sorted(Path(folder).rglob(f".*{TEMPORARY_MARK}*"))
+    """Remove unfinished files and folders of killed processes; returns their paths.
+
+    What cannot be listed or removed now, another start of the run removes.
+    """
+    leftovers: list[Path] = []
+    with contextlib.suppress(OSError):
+        leftovers += Path(folder).rglob(f".*{TEMPORARY_MARK}*")
     for path in leftovers:
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-    return leftovers
+        with contextlib.suppress(OSError):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    return sorted(leftovers)
 
 
 def clock_of(folder: str | Path) -> float:

@@ -82,10 +82,6 @@ class BlockBuilder:
         """True if no row is waiting to be sealed."""
         return self._used == 0
 
-    def append(self, segment: Segment) -> list[Block]:
-        """Add a segment; returns the blocks that it fills. See `fill`."""
-        return list(self.fill(segment))
-
     def fill(self, segment: Segment) -> Iterator[Block]:
         """Add a segment; yields each block that it fills before the next one is begun.
 

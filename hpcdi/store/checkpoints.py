@@ -99,7 +99,8 @@ def save_checkpoint(
         files = write_files(aside, writers)
         finish(aside, target, files, facts)
     except (OSError, StoreError) as error:
-        raise CheckpointError(target, f"cannot be written: {_reason(error)}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(target, f"cannot be written: {reason}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     if keep is not None:
@@ -368,8 +369,8 @@ def _is_whole(target: Path) -> bool:
 def _put(aside: Path, target: Path) -> None:
     """Give a folder its name, in place of the one that has it."""
     before = target.with_name(f"{target.name}{_BEFORE}")
-    shutil.rmtree(before, ignore_errors=True)
-    if target.exists():
+    if target.exists():  # else a kill may have left `before` alone
+        shutil.rmtree(before, ignore_errors=True)
         target.replace(before)
     try:
         aside.replace(target)
@@ -378,10 +379,6 @@ def _put(aside: Path, target: Path) -> None:
             before.replace(target)
         raise
     shutil.rmtree(before, ignore_errors=True)
-
-
-def _reason(error: OSError | StoreError) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def _verified(path: Path) -> tuple[str | None, dict[str, Any], dict[str, Any]]:

@@ -81,6 +81,7 @@ class DiskPatience:
         self._patience_s, self._give_up, self._waiting = patience_s, give_up, waiting
         self._lock = threading.Lock()  # two threads of a rank may meet the full disk
         self._full_since: float | None = None
+        self._refused = set[int]()  # threads whose write waits
         self._has_given_up = False
         self._ends_at = float("inf")
 
@@ -98,24 +99,28 @@ class DiskPatience:
             StoreError, OSError: it cannot be written for another reason.
         """
         backoff = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
-        while True:
-            try:
-                written = write()
-            except (StoreError, OSError) as error:
-                if not is_full(error):
-                    raise
-                self._note(error)
-            else:
-                self._note_space()
-                return written
-            if time.monotonic() > self._ends_at:
-                return None
-            self._waiting()
-            backoff.nap(max(0.0, self._ends_at - time.monotonic()) + _FIRST_RETRY_S)
+        try:
+            while True:
+                try:
+                    written = write()
+                except (StoreError, OSError) as error:
+                    if not is_full(error):
+                        raise
+                    self._note(error)
+                else:
+                    self._note_space()
+                    return written
+                if time.monotonic() > self._ends_at:
+                    return None
+                self._waiting()
+                backoff.nap(max(0.0, self._ends_at - time.monotonic()) + _FIRST_RETRY_S)
+        finally:
+            self._refused.discard(threading.get_ident())
 
     def _note(self, error: StoreError | OSError) -> None:
         now = time.monotonic()
         with self._lock:
+            self._refused.add(threading.get_ident())
             if self._full_since is None:
                 self._full_since = now
                 LOGGER.warning(
@@ -136,6 +141,8 @@ class DiskPatience:
 
     def _note_space(self) -> None:
         with self._lock:
+            if self._refused - {threading.get_ident()}:  # a larger write still waits
+                return
             since, self._full_since = self._full_since, None
         if since is not None:
             waited = human_time(time.monotonic() - since)

@@ -17,7 +17,7 @@ from hpcdi.errors import CheckpointError, ShardError, StoreError
 from hpcdi.store.atomic import TEMPORARY_MARK, read_json
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import MANIFEST, checkpoint_names, open_checkpoint
-from hpcdi.store.files import check_file
+from hpcdi.store.files import check_file, is_unreadable
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.inventory import other_files
 from hpcdi.store.layout import RunLayout
@@ -153,7 +153,8 @@ def _run_folder(path: Path, report: Report) -> None:
     try:
         load_sealed_json(layout.run_file)
     except (OSError, ValueError) as error:
-        report.errors.append(f"{layout.run_file}: is damaged: {error}")
+        kind = "cannot be read" if is_unreadable(error) else "is damaged"
+        report.errors.append(f"{layout.run_file}: {kind}: {error}")
     versions = run.get("versions")
     of_version = versions.get("hpcdi") if isinstance(versions, dict) else None
     report.lines.append(

@@ -57,7 +57,7 @@ class Recycler:
             if slab.nbytes == n_bytes and sys.getrefcount(slab) == _UNHELD:
                 return slab.view(dtype).reshape(shape)
         slab = self._make(n_bytes)
-        self._slabs = [*self._slabs[-self._keep + 1 :], slab]
+        self._slabs = [*self._slabs, slab][-self._keep :]
         return slab.view(dtype).reshape(shape)
 
     def close(self) -> None:

@@ -80,7 +80,7 @@ class Records:
     @staticmethod
     def among(fields: Mapping[str, RowField]) -> dict[str, RowField]:
         """Returns those columns that should lie together in records."""
-        small = {n: field for n, field in fields.items() if field.row_bytes <= LARGE_ROW_BYTES}
+        small = {n: field for n, field in fields.items() if 0 < field.row_bytes <= LARGE_ROW_BYTES}
         return small if len(small) > 1 else {}
 
     def column(self, name: str) -> Array:
@@ -112,22 +112,19 @@ class RowStore:
     Args:
         capacity: slots.
         views: columns that `gather` derives from others.
-        batches_ahead: large results whose memory is reused once nobody refers to them.
 
     Attributes:
         recycler: makes the arrays of large results.
     """
 
-    def __init__(
-        self, capacity: int, *, views: Sequence[RowView] = (), batches_ahead: int = 4
-    ) -> None:
+    def __init__(self, capacity: int, *, views: Sequence[RowView] = ()) -> None:
         self._capacity = capacity
         self._views = tuple(views)
         self._stacked: frozenset[str] = frozenset()  # columns that only stacks of frames read
         self._fields: dict[str, RowField] = {}
         self._columns: Columns = {}
         self._records: Records | None = None  # holds the small columns
-        self.recycler = Recycler(batches_ahead)
+        self.recycler = Recycler()
 
     def write(self, first_row: int, columns: Columns) -> None:
         """Put a block's rows at `first_row`; the first block declares the columns.

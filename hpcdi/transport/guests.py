@@ -44,7 +44,7 @@ from hpcdi.comm.messages import (
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_REQUEUE, CommError
 from hpcdi.store.atomic import TEMPORARY_MARK
-from hpcdi.store.files import open_descriptor, open_file
+from hpcdi.store.files import names_in, open_descriptor, open_file
 from hpcdi.store.layout import RunLayout, name_of
 from hpcdi.transport.mailbox import Inbox, Outbox
 from hpcdi.types import is_guest
@@ -123,7 +123,8 @@ class GuestHost:
     def send(self, rank: int, message: Message) -> None:
         """See `Link.send`; messages to guests that are gone are dropped."""
         if isinstance(message, Stop):  # nobody shall come any more
-            self._welcome.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # gone already; or `close` removes its folder
+                self._welcome.unlink()
         if not is_guest(rank):
             self._link.send(rank, message)
             return
@@ -175,7 +176,11 @@ class GuestHost:
 
     def _find_new_guests(self, now: float) -> None:
         """Note the guests whose folders are new."""
-        for folder in self._folder.glob("rank*"):
+        folders = list[Path]()
+        with contextlib.suppress(OSError):  # the file system is away: the next look finds them
+            names = names_in(self._folder)
+            folders = [self._folder / name for name in names if name.startswith("rank")]
+        for folder in folders:
             number = folder.name.removeprefix("rank")
             if number.isdecimal() and is_guest(int(number)) and int(number) not in self._guests:
                 inbox, outbox = Inbox(folder, TO_RUN), Outbox(folder, TO_GUEST)

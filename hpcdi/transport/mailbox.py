@@ -2,16 +2,18 @@
 
 One writes, one reads, on hosts that share nothing but the folder::
 
-    <name>.000001   size, crc32, message | size, crc32, message | 0, 0
+    <name>.000001   size, crc32, message | size, crc32, message | 0, all ones
     <name>.000002   size, crc32, message | ...
 
-A message whose bytes are not all there yet is waited for. A file that is large enough ends with a
-size of 0; the reader removes it, and goes on with the next one. Each look opens the file anew:
-that is when NFS asks the server how long it is.
+A message whose bytes are not all there yet is waited for; also where the file is long enough, and
+its size is still zeros, as a client of NFS may see what another one writes. A file that is large
+enough ends with a size of 0 and ones; the reader removes it, and goes on with the next one. Each
+look opens the file anew: that is when NFS asks the server how long it is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections import deque
@@ -27,7 +29,8 @@ from hpcdi.store.checksum import crc32_of
 from hpcdi.store.files import open_file
 
 _HEAD = struct.Struct("<QI")  # bytes of the message, their crc32
-_END = _HEAD.pack(0, 0)
+_OVER = 0xFFFFFFFF
+_END = _HEAD.pack(0, _OVER)
 _FILE_BYTES = 4 << 20
 _LARGEST_BYTES = 1 << 30
 
@@ -45,7 +48,8 @@ class Outbox:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name, self._number = folder, name, 1
+        self._folder, self._name = folder, name
+        self._number, self._size = 1, 0  # the file, and the bytes that are written for good
         self._waiting: deque[bytes] = deque()
 
     def post(self, message: Message) -> None:
@@ -59,36 +63,39 @@ class Outbox:
         Raises:
             FileNotFoundError: the folder is gone.
         """
-        while self._waiting:
-            path = _file(self._folder, self._name, self._number)
+        while self._waiting or self._size >= _FILE_BYTES:
+            is_over = self._size >= _FILE_BYTES
             try:
-                size = self._append(path, self._waiting[0])
-                self._waiting.popleft()
-                if size >= _FILE_BYTES:
-                    self._append(path, _END)
-                    self._number += 1
+                self._append(_END if is_over else self._waiting[0])
             except FileNotFoundError:
                 raise
             except OSError:
                 return False
+            if is_over:
+                self._number, self._size = self._number + 1, 0
+            else:
+                self._waiting.popleft()
         return True
 
-    def _append(self, path: Path, frame: bytes) -> int:
-        """Append bytes, all or none; returns the size of the file."""
+    def _append(self, frame: bytes) -> None:
+        """Append bytes to the file.
+
+        Raises:
+            OSError: nobody knows how many of them are written; they are to be appended once more.
+        """
+        path = _file(self._folder, self._name, self._number)
         refuse_if_full(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o600)
+        descriptor, end = os.open(path, flags, 0o600), self._size + len(frame)
         try:
-            begin = end = os.lseek(descriptor, 0, os.SEEK_END)
-            try:
-                while end < begin + len(frame):
-                    end += os.write(descriptor, frame[end - begin :])
-            except OSError:
-                os.ftruncate(descriptor, begin)
-                raise
+            if os.fstat(descriptor).st_size != self._size:  # NFS may say at `close` what went wrong
+                os.ftruncate(descriptor, self._size)
+            at = os.lseek(descriptor, self._size, os.SEEK_SET)
+            while at < end:
+                at += os.write(descriptor, frame[at - end :])
         finally:
             os.close(descriptor)
-        return end
+        self._size = end
 
 
 class Inbox:
@@ -121,7 +128,8 @@ class Inbox:
             self._offset += n_bytes
             if not is_over:
                 return messages
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # whoever removes the folder removes it, too
+                path.unlink()
             self._number, self._offset = self._number + 1, 0
 
     def _read(self, unread: bytes, path: Path, messages: list[Message]) -> tuple[int, bool]:
@@ -130,8 +138,8 @@ class Inbox:
         while len(unread) - at >= _HEAD.size:
             size, crc32 = _HEAD.unpack_from(unread, at)
             body = unread[at + _HEAD.size : at + _HEAD.size + size]
-            if size == 0:
-                return at, True
+            if size == 0:  # the end, or zeros
+                return at, crc32 == _OVER
             if size > _LARGEST_BYTES:
                 raise CommError(f"{path} announces a message of {size} bytes: it is damaged")
             if len(body) < size:

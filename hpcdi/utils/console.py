@@ -27,6 +27,9 @@ _LOOK_S = 0.1
 _PIECE = 1 << 16
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk, or a quota, that is full: it may have room again."""
+_PASSING = (*FULL, errno.EAGAIN)
+"""Errors of what may be written to later; the last one: its reader is slow, and somebody who shares
+it has made it not wait for that."""
 
 
 def escaped(text: str) -> str:
@@ -148,7 +151,7 @@ class Unfailing(io.TextIOWrapper):
             self._drop(error)
 
     def _drop(self, error: OSError) -> None:
-        if error.errno not in FULL:  # a disk may have room again
+        if error.errno not in _PASSING:
             forget(self.fileno())
 
 
@@ -200,8 +203,9 @@ class Relay:
 
     def _write(self, piece: bytes) -> None:
         if self._shown is not None:
-            self._shown.write(self._decoder.decode(piece))
-            self._shown.flush()
+            with contextlib.suppress(OSError, ValueError):  # it is closed, or its own disk full
+                self._shown.write(self._decoder.decode(piece))
+                self._shown.flush()
             return
         while piece and not self._is_gone:
             try:

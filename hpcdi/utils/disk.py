@@ -128,9 +128,10 @@ def open_to_append(path: str | Path) -> int:
 class AppendFile(Closing):
     """A file that one writer appends whole records to; a full disk costs records, not the run.
 
-    A record that cannot be written is buffered and written with a later one. When more than
-    `buffered_bytes` are buffered, the oldest records are dropped. Standard error shows one line
-    when writing fails and one when it works again.
+    A record that cannot be written is buffered and written with a later one, for which the file is
+    opened anew, unless the disk was full. When more than `buffered_bytes` are buffered, the oldest
+    records are dropped. Standard error shows one line when writing fails and one when it works
+    again.
 
     Args:
         path: the file; it and its folder are created by the first record.
@@ -160,6 +161,8 @@ class AppendFile(Closing):
         try:
             self._write(b"".join(self._buffer))
         except OSError as error:
+            if error.errno not in FULL:  # a file server that was restarted knows it no more
+                self._end()
             if not self._is_failing:
                 self._warn(f"cannot be written: {error.strerror or error}; the run goes on")
             self._is_failing = True
@@ -178,6 +181,9 @@ class AppendFile(Closing):
         """Try to write the buffered records, and close the file. Idempotent."""
         self.flush()
         self._buffer.clear()
+        self._end()
+
+    def _end(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):  # some file systems report a failed write only here
@@ -193,7 +199,8 @@ class AppendFile(Closing):
             while remaining:
                 remaining = remaining[os.write(self._file, remaining) :]
         except OSError:
-            os.ftruncate(self._file, size)  # no half records
+            with contextlib.suppress(OSError):  # what has failed is told, not this
+                os.ftruncate(self._file, size)  # no half records
             raise
 
     def _warn(self, text: str) -> None:

@@ -30,7 +30,8 @@ _REQUEUE, _INTERRUPTED = 85, 130
 NEAR_A_LIMIT = (signal.SIGUSR2, signal.SIGXCPU)
 """Slurm and LSF send the first near a limit of time, SGE and LSF the other near one of CPU time."""
 _OF_RUNS = (signal.SIGTERM, signal.SIGHUP, *NEAR_A_LIMIT)
-_TAKEN = {"train": _OF_RUNS, "serial": _OF_RUNS, "join": _OF_RUNS, "sweep": NEAR_A_LIMIT}
+_OF_SWEEPS = (signal.SIGHUP, *NEAR_A_LIMIT)
+_TAKEN = {"train": _OF_RUNS, "serial": _OF_RUNS, "join": _OF_RUNS, "sweep": _OF_SWEEPS}
 """Signals of batch systems, by the commands that end with 85 at them."""
 _EXIT = os._exit  # an environment's is replaced while it is made: `exits_are_failures`
 Handler = Callable[[int, FrameType | None], object] | int | None

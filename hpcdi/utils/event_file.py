@@ -33,9 +33,7 @@ _BINS = 30
 _FILE_NUMBERS = itertools.count()
 _OF_ITERATIONS = re.compile(r"(?:(?P<player>.+)_)?[a-z]+_iter/")
 """Tags of curves over train iterations; they begin with the player, if that is not the main one."""
-
-
-OF_A_RANK = "callbacks_rank"
+RANK_FOLDER = "callbacks_rank"
 """With its rank, the folder of what a rank's callbacks draw: their curves over iterations."""
 _OWN_CURVES = "detail/"
 
@@ -179,7 +177,7 @@ def drop_events_after(
 
     Points are compared by steps, not by times, since clocks of hosts differ. The axis of a curve is
     environment steps, or train iterations if its tag has ``_iter/`` or it is a rank's own
-    (`OF_A_RANK`); TensorBoard's purge has one axis only.
+    (`RANK_FOLDER`); TensorBoard's purge has one axis only.
 
     Args:
         folder: folder of the event files.
@@ -187,26 +185,27 @@ def drop_events_after(
         train_iter: train iterations at the checkpoint, of the main player.
         iterations: player -> the same, for curves whose tags begin with its name.
     """
-    at_the_limit: set[str] = set()  # tags: the first point at the limit was before the checkpoint
+    # folders and tags of curves: the first point at the limit was before the checkpoint
+    at_the_limit: set[tuple[Path, str]] = set()
 
-    def is_before(event: Event, *, of_a_rank: bool) -> bool:
+    def is_before(event: Event, place: Path) -> bool:
         for value in event.summary.value:
             of_player = _OF_ITERATIONS.match(value.tag)
-            if of_a_rank and value.tag.startswith(_OWN_CURVES):
+            if place.name.startswith(RANK_FOLDER) and value.tag.startswith(_OWN_CURVES):
                 limit = train_iter
             elif of_player is None:
                 limit = env_steps(value.tag) if callable(env_steps) else env_steps
             else:
                 limit = (iterations or {}).get(of_player["player"] or "", train_iter)
-            if event.step > limit or (event.step == limit and value.tag in at_the_limit):
+            curve = place, value.tag  # those of one chart have one tag, and a folder each
+            if event.step > limit or (event.step == limit and curve in at_the_limit):
                 return False
             if event.step == limit:
-                at_the_limit.add(value.tag)
+                at_the_limit.add(curve)
         return True
 
     for path, events in _files_of(Path(folder)):
-        of_a_rank = path.parent.name.startswith(OF_A_RANK)
-        events_before = [event for event in events if is_before(event, of_a_rank=of_a_rank)]
+        events_before = [event for event in events if is_before(event, path.parent)]
         if len(events_before) == len(events):
             continue
         rewrite(path, _encoded(events_before))

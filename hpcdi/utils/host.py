@@ -47,7 +47,10 @@ def allow_open_files(count: int) -> None:
 
 
 def free_bytes() -> int:
-    """Returns the memory that processes here can still take; 0: unknown."""
+    """Returns the most that processes here can still take of the memory; 0: unknown.
+
+    What others in the control group have taken of its limit is not taken off.
+    """
     free, limit = memory_of_host()
     return min(free, limit or free)
 

@@ -333,8 +333,8 @@ def jsonable(value: Any) -> Any:
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [jsonable(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+    if isinstance(value, float | np.floating):  # item() of a long double is one again
+        return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
     is_scalar = getattr(value, "ndim", None) == 0

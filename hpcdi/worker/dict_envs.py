@@ -133,7 +133,7 @@ class ManagerView:
     def _part(self, field: Any, row: int, action: Any) -> Array:
         """A part of a row's action."""
         try:
-            return np.reshape(pick(action, field.path), field.shape)
+            return _in_shape(pick(action, field.path), field.shape)
         except (ValueError, LookupError, TypeError) as error:
             raise PolicyError(
                 f"the action for environment {row % self._manager.env_num} is {action!r:.100}; its "
@@ -175,6 +175,20 @@ class ManagerView:
 
     def restart(self, env: int) -> None:
         """See `View.restart`: it has."""
+
+
+def _in_shape(part: Any, shape: tuple[int, ...]) -> Array:
+    """A part of an action in its shape: flat, or with other axes of one number.
+
+    Raises:
+        ValueError: it is of another shape, in which numbers would change places.
+    """
+    given = np.shape(part)
+    if len(given) > 1 and given != shape:
+        axes, expected = ([n for n in one if n != 1] for one in (given, shape))
+        if len(axes) > 1 and axes != expected:
+            raise ValueError(f"its shape is {given}, not {shape}")
+    return np.reshape(part, shape)
 
 
 class ForeignEnvs:

@@ -94,10 +94,12 @@ class DictForm:
         and ``value_gamma`` is the discount of the value there.
 
         Raises:
-            PolicyError: what is learnt from is no single transitions, or has an exploration bonus.
+            PolicyError: what is learnt from is no single transitions, or has an exploration bonus
+                or copies with other goals.
         """
         self._check_no_sequences()
         cfg = self._policy.get_attribute("cfg")
+        check_no_hindsight(cfg, "collect()")
         if cfg.on_policy and cfg.exploration_bonus.type != "none":
             raise PolicyError(
                 "policy.exploration_bonus: samples as dicts have no bonus in their advantages: "
@@ -132,6 +134,24 @@ class DictForm:
 
 
 _BY_COLUMNS = "collect them by columns, as hpcdi train and hpcdi serial do"
+
+
+def check_no_hindsight(cfg: Any, method: str) -> None:
+    """Check that no copies of episodes with other goals are to be learnt from.
+
+    Args:
+        cfg: a policy's settings.
+        method: which makes none.
+
+    Raises:
+        PolicyError: they are.
+    """
+    hindsight = getattr(cfg, "hindsight", None)
+    if hindsight is not None and hindsight.goals:
+        raise PolicyError(
+            f"policy.hindsight: {method} adds no copies with other goals; hpcdi train and hpcdi "
+            "serial do; or set policy.hindsight.goals=0"
+        )
 
 
 class RandomPolicy:

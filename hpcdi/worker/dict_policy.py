@@ -321,7 +321,7 @@ class DictRecorder:
         self.mark: Callable[[int], Transition] | None = None
         """Environment -> what is added to its transitions; None: nothing."""
         self.infos: list[list[dict[str, Any]]] = [[] for _ in recorders]
-        """By player, infos of the environments at the ends of episodes, in order."""
+        """In a battle by player, infos of the environments at the ends of episodes, in order."""
 
     def record(
         self, _columns: Columns, _live: Array, step: Step, _games: Games | None = None
@@ -332,6 +332,10 @@ class DictRecorder:
         environment's transition.
         """
         actor, env_num = self.actor, self.actor.env_num
+        ended = np.flatnonzero(step.ended).tolist() if actor.is_battle else []
+        last = {row: dict(actor.view.info(row)) for row in ended}
+        for row, info in last.items():  # first, as the loop has counted these episodes
+            self.infos[row // env_num].append(info)
         timesteps = actor.view.timesteps(step)
         over = set(np.flatnonzero(step.over).tolist())
         failed = set() if step.failed is None else set(np.flatnonzero(step.failed).tolist())
@@ -344,12 +348,15 @@ class DictRecorder:
             if failed.intersection(rows):
                 actor.view.restart(env)
             actor.reset_early(over.intersection(rows))
-        for row in np.flatnonzero(step.ended).tolist() if actor.is_battle else ():
-            player, env = row // env_num, row % env_num
-            recorder, info = self.of[player], dict(actor.view.info(row))
-            self.infos[player].append(info)
+        for row, info in last.items():
+            recorder = self.of[row // env_num]
             if recorder is not None:
-                recorder.note(env, info)
+                recorder.note(row % env_num, info)
+
+    def take_infos(self) -> list[list[dict[str, Any]]]:
+        """Take `infos`."""
+        taken, self.infos = self.infos, [[] for _ in self.of]
+        return taken
 
     def _record_row(self, row: int, timestep: BaseEnvTimestep | None, *, has_failed: bool) -> None:
         """Add the transition that a row completed, or drop its trajectory."""
@@ -444,6 +451,7 @@ class TrajectoryRecorder:
         self.open: list[list[Transition]] = [[] for _ in range(env_num)]
         self._episode = [0] * env_num  # number of the running episode
         self._finished: list[Trajectory] = []
+        self._is_tail = [False] * env_num  # the running episode's beginning was dropped
         self._without_samples = 0  # transitions that no cut has counted yet
         self._samples = [0] * env_num  # of the running episode
         self._samples_of_ended = 0
@@ -488,7 +496,7 @@ class TrajectoryRecorder:
 
     def drop(self, env: int) -> None:
         """Drop an environment's unfinished trajectory: its episode failed, or a reset ended it."""
-        self.open[env] = []
+        self.open[env], self._is_tail[env] = [], False
         self._episode[env] += 1
         self._samples[env] = 0
 
@@ -509,7 +517,7 @@ class TrajectoryRecorder:
             if transitions:
                 made = self._samples[env]
                 self.drop(env)
-                self._samples[env] = made  # its episode goes on
+                self._samples[env], self._is_tail[env] = made, True  # its episode goes on
 
     def cut(self, policy_version: int) -> Segment | None:
         """Take what is finished as a segment of samples.
@@ -550,7 +558,8 @@ class TrajectoryRecorder:
     def _finish(self, env: int, *, is_whole: bool) -> None:
         """Make samples of an environment's trajectory, which may end with its episode."""
         transitions, self.open[env] = self.open[env], []
-        if self._episodes and self._ended(env) >= self._episodes:
+        is_tail, self._is_tail[env] = self._is_tail[env], self._is_tail[env] and not is_whole
+        if self._episodes and (is_tail or self._ended(env) >= self._episodes):
             self._without_samples += len(transitions)
             self._episode[env] += is_whole
             return

@@ -54,11 +54,12 @@ LEARNER, OTHER_LEARNER = 1, 2
 class Learner:
     """Takes requests; answers when told to, or each at once."""
 
-    def __init__(self, every_s: float = 0.0) -> None:
+    def __init__(self, every_s: float = 0.0, patience_s: float = FOREVER_S) -> None:
         self.requests: list[PolicyRequest] = []
         self.asked: list[int] = []
         self.on_request: Callable[[PolicyRequest], None] = lambda _request: None
-        self.policies = PolicySubscriber(self._ask, [LEARNER, OTHER_LEARNER], every_s)
+        learners = [LEARNER, OTHER_LEARNER]
+        self.policies = PolicySubscriber(self._ask, learners, every_s, patience_s)
 
     def _ask(self, rank: int, request: PolicyRequest) -> None:
         self.requests.append(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import Any, NamedTuple
 
@@ -174,3 +175,34 @@ class Numbered(Env):
         super().__init__(cfg)
         number = int(os.environ["HPCDI_ENV_INDEX"])
         assert os.environ["HPCDI_ENV_FOLDER"].endswith(f"/{number:06d}")
+
+
+class Levels(Env):
+    """Its class makes other settings for each environment, and has defaults."""
+
+    @classmethod
+    def default_config(cls) -> dict[str, Any]:
+        return {"length": 9, "first_level": 10, "cfg_type": "LevelsDict"}
+
+    @staticmethod
+    def create_collector_env_cfg(cfg: Any) -> list[Any]:
+        return _levels(cfg, cfg.pop("collector_env_num"))
+
+    @staticmethod
+    def create_evaluator_env_cfg(cfg: Any) -> list[Any]:
+        return _levels(cfg, cfg.pop("evaluator_env_num"))
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self._level = cfg.level
+
+    def _observation(self) -> Any:
+        return np.array([self._step, self._level, self._length], np.float32)
+
+
+def _levels(cfg: Any, count: int) -> list[Any]:
+    cfg.is_evaluated = False
+    levels = [copy.deepcopy(cfg) for _ in range(count)]
+    for k, level in enumerate(levels):
+        level.level = cfg.first_level + k
+    return levels

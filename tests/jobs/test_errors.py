@@ -41,6 +41,7 @@ def test_of_the_coordinator(start: Start) -> None:
         variables=FAULTS_ALLOWED,
     ).wait()  # fmt: skip
     check_failed(ended, "0", "coordinator", "InjectedFault: an injected fault, at step")
+    assert ended.run["figures"]["elapsed_s"] >= 1.0, "what it has reached is kept"
 
 
 def test_of_a_collector_and_status_tells_it(start: Start) -> None:

@@ -73,6 +73,7 @@ def test_a_class_is_trained_on_groups_of_ranks_and_survives_a_death(
         "env00002"
     ] * 2
     assert all("episode" in path.read_text() for path in logs)  # the spare ranks worked, too
+    assert all("closed on 2 ranks" in path.read_text() for path in logs[2:])
 
 
 @needs_compiler

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from jobs import (
     CARTPOLE,
     ENDLESS,
+    HPCDI,
     ONE_COLLECTOR,
     PYTHONPATH,
     ROOT,
@@ -17,6 +19,7 @@ from jobs import (
     Running,
     block_counts,
     logged,
+    typed_mpirun,
 )
 
 pytestmark = pytest.mark.job
@@ -52,6 +55,17 @@ def test_a_start_without_one_rank_ends_and_names_it(start: Start, kind: str, sai
     assert "rank 2" in ended.err or kind == "killed_at_once"
     assert said in ended.err
     assert not job.run_dir.exists(), "nothing was begun"
+
+
+def test_ranks_of_several_command_lines_are_refused(start: Start, tmp_path: Path) -> None:
+    """Rank 0's settings would hold for all, and the others' be lost."""
+    run = [CARTPOLE, ONE_COLLECTOR, "--run-dir", str(tmp_path / "run")]
+    other = [":", "-n", "1", *HPCDI, "train", *run[:2], "seed=9"]
+    ended = start(*run, *other, run_dir=tmp_path / "run", **typed_mpirun(2)).wait()
+    assert ended.code == 2
+    assert "rank 2 (host " in ended.err
+    assert "another command line than rank 0" in ended.err
+    assert not ended.run_dir.exists()
 
 
 @pytest.mark.slow

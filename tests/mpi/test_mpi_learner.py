@@ -5,21 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from fakes.link_contract import RANKS
+from fakes.worker_world import experiment
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share few cores
 
 import torch
 
+from hpcdi.comm import group
 from hpcdi.comm.group import dist_finalize, dist_init, gather_objects
+from hpcdi.comm.messages import Regroup
+from hpcdi.config.roles import LearnerConfig
+from hpcdi.config.schema import communicator_of
 from hpcdi.policy.create import create_policy
+from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.learner.callbacks import LogShow
+from hpcdi.roles.learner.group import Membership
+from hpcdi.roles.learner.training import Training
 from hpcdi.store.checkpoints import checkpoint_names, open_checkpoint
+from hpcdi.store.layout import RunLayout
+from hpcdi.types import MAIN
 from hpcdi.worker.learner import BaseLearner
 
 if TYPE_CHECKING:
@@ -109,6 +120,36 @@ def batch_of(seed: int) -> dict[str, torch.Tensor]:
     made = {name: torch.from_numpy(rng.random(shape, np.float32)) for name, shape in floats.items()}
     action = torch.from_numpy(rng.integers(0, 2, 8))
     return {**made, "action": action, "bootstrap_discount": torch.full((8,), 0.9)}
+
+
+def test_a_group_that_is_formed_anew_waits_as_long_for_a_member(
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that may make no progress for 900 s broke the second group after 300."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "to be restored")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    ranks = tuple(range(comm.size))
+    link: Any = SimpleNamespace(rank=comm.rank, size=comm.size, ranks_may_die=True)
+    seed, learners = np.random.SeedSequence(0), {communicator_of(MAIN): comm}
+    layout = RunLayout(tmp_path)
+    context = WorkerContext(experiment(), layout, link, seed, {MAIN: ranks}, learners)
+
+    def take() -> bool:
+        """Hear where the group meets, while it waits for that."""
+        if comm.iprobe():
+            member.meet_at(comm.recv())
+        return False
+
+    member = Membership(context, lambda rank, message: comm.send(message, rank), take)
+    limit = group._limit
+    assert limit.total_seconds() == 900.0 + 60.0
+    member.order(Regroup(1, ranks, ("host",) * comm.size))
+    policy = create_policy({"type": "dqn", "model": {"obs_shape": 3, "action_shape": 2}}, ["learn"])
+    training = Training(LearnerConfig(), policy.learn_mode, ckpt_dir=tmp_path)
+    assert member.regroup(training)
+    assert (training.rank, training.world_size) == (comm.rank, comm.size)
+    assert group._limit == limit
+    member.leave()
 
 
 def test_one_writes_and_all_take_up(place: tuple[int, int], shared_path: Path) -> None:

@@ -22,6 +22,8 @@ from hpcdi.comm.solver_group import Peer, Receiving, SolverGroup, State, assign
 from hpcdi.comm.solver_protocol import (
     ANSWER_TAG,
     ASSIGN_TAG,
+    ORDER_TAG,
+    TEXT_BYTES,
     WORLD_TAG,
     Kind,
     Sizes,
@@ -104,6 +106,23 @@ def test_a_coupled_program_that_has_ended_is_not_waited_for(
         comm.Probe()
     MPI.Request.Waitall(sent)
     group._answering.cancel()
+
+
+def test_a_group_is_given_up_for_a_reason_of_any_length_and_lines() -> None:
+    """An error of a coupling's class, one that holds an array, ended the run in its turn."""
+    group = SolverGroup(SolverPlace(3, (OWN,), OWN), Sizes())
+    group.state, group._pair = State.READY, MPI.COMM_WORLD.Dup()
+    group.give_up(f"its coupling raises ValueError(array([[1.],\n [2.]])), {'ü' * TEXT_BYTES}")
+    assert group.state is State.LOST
+    for rank in range(RANKS if OWN == 1 else 0):  # of each group the rank after its collector
+        buffer = bytearray(room_for(0))
+        group._pair.Recv(buffer, rank, ORDER_TAG)
+        told = unpack(np.frombuffer(buffer, np.uint8))
+        assert told.kind is Kind.ABANDON
+        assert told.lines["reason"].startswith("its coupling raises ValueError(array([[1.], [2.]]")
+    while not group.is_flushed():
+        pass
+    group._hellos[OWN].cancel()
 
 
 def test_a_class_that_waits_for_its_program_has_the_limit_of_its_step_alone() -> None:

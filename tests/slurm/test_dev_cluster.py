@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from slurm_jobs import TOOL, Cluster
+
+from hpcdi.utils.processes import has_ended
 
 pytestmark = pytest.mark.slurm
 
@@ -14,8 +19,14 @@ def test_nodes_have_names_of_their_own(cluster: Cluster) -> None:
     assert set(cluster.run("srun", "-N4", "hostname").split()) == {f"node{i}" for i in range(1, 5)}
 
 
-def test_a_node_is_lost_and_comes_back(cluster: Cluster) -> None:
+def test_a_node_is_lost_and_comes_back(cluster: Cluster, tmp_path: Path) -> None:
+    """Also a run on a share of it, which has no variable of Slurm's, is killed."""
+    share = [sys.executable, "-m", "hpcdi.run.shares", "0/1", shutil.which("sh") or ""]
+    script = shlex.join([*share, "-c", f"echo $$ > {tmp_path}/pid; sleep 300; true"])
+    job = cluster.sbatch(tmp_path, "-w", "node4", "--no-requeue", "--wrap", script)
+    job.until(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()))
     cluster.unplug("node4")
+    assert has_ended(int((tmp_path / "pid").read_text()))
     cluster.run(TOOL, "unplug", cluster.folder, "node4", code=1)  # it is not there any more
     cluster.repair()
     assert cluster.run("srun", "-w", "node4", "hostname").split() == ["node4"]

@@ -88,6 +88,27 @@ def test_a_class_is_trained_and_acts(
     assert again.figures["env_steps"] == 256
 
 
+class Boasting(Walk):
+    """States returns that are no numbers."""
+
+    def step(self, action: Any) -> Any:
+        *step, _ = super().step(action)
+        return *step, {"eval_episode_return": self.np_random.choice([np.inf, np.nan])}
+
+
+def test_a_stated_return_that_is_not_finite_is_none(tmp_path: Path) -> None:
+    """By an infinite one a run was solved; by NaN nobody could read its status."""
+    run = small(Boasting, run_dir=tmp_path / "run")
+    assert run.reason == "max_env_step reached: 128 of 128"
+    assert len(run.returns) == 2
+    assert np.isfinite(run.returns).all()
+
+
+def test_a_policy_that_draws_its_actions_is_evaluated_alike(kept: Callable[[str], Path]) -> None:
+    policy = hpcdi.load(kept("ppo"), settings={"policy.eval.sample": True})
+    assert policy.evaluate(episodes=5).returns == policy.evaluate(episodes=5).returns
+
+
 def test_an_interrupted_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Walk, "interrupts_at", 50)
     with pytest.raises(KeyboardInterrupt, match=r"received SIGINT; go on by hpcdi.train\(resume"):
@@ -324,6 +345,9 @@ def test_texts_of_a_files_callbacks_stay_as_they_are(tmp_path: Path) -> None:
     settings = api._callback_settings(["early_stop"], lambda: tmp_path, api._settings_in(file))
     made = read_mapping(file, [f"callbacks={api._as_yaml(settings['callbacks'])}"])
     assert made["callbacks"] == [{"type": "early_stop"}, {"type": "own:Note", "text": "${b}"}]
+    before = {"system.import_path": "mods"}
+    after = api._callback_settings(["early_stop"], lambda: tmp_path, before)
+    assert after["system.import_path"] == ["mods"], "not letter by letter"
 
 
 @pytest.mark.parametrize("how", [["folder"], ["-m", "pdb", "-c", "continue", "mine.py"]])
@@ -489,8 +513,9 @@ def test_folders_in_sections_and_limits_in_minutes_are_heard(
         raise Heard
 
     monkeypatch.setattr(api, "start", start)
+    settings = {**SMALL, "system": {"import_path": [str(tmp_path)]}}
     with pytest.raises(Heard):
-        small(settings={**SMALL, "system": {"import_path": [str(tmp_path)]}}, time_limit=90)
+        small(settings=settings, run_dir=tmp_path / "run", time_limit=90)
     assert {str(tmp_path), str(Path(__file__).parents[1])} <= {*asked[0]}
     assert asked[1] == "90"
     for wrong in ("folder", 3):
@@ -498,9 +523,10 @@ def test_folders_in_sections_and_limits_in_minutes_are_heard(
             small(settings={**SMALL, "system.import_path": wrong})
 
 
-def test_the_environment_of_a_policy_is_that_of_evaluations() -> None:
+def test_the_environment_of_a_policy_is_that_of_evaluations(tmp_path: Path) -> None:
     """Without wrappers that only change rewards."""
-    run = small({"env_id": Walk, "wrappers": [{"type": "ScaleReward", "scale": 0.1}]})
+    scaled = {"env_id": Walk, "wrappers": [{"type": "ScaleReward", "scale": 0.1}]}
+    run = small(scaled, run_dir=tmp_path / "run")
     env = run.policy.make_env()
     env.reset(seed=0)
     total, is_over = 0.0, False
@@ -620,6 +646,13 @@ def test_beginnings_with_given_data_count_iterations() -> None:
         assert begun["policy.eval.every"] == "10000 env_steps"
 
 
+@pytest.mark.parametrize("settings", [{"policy.type": "sac"}, {"policy": {"type": "sac"}}])
+def test_an_algorithm_among_the_settings_begins_as_that_one(settings: dict[str, Any]) -> None:
+    begun = api._experiment("Pendulum-v1", None, settings, _NoFolder())
+    named = api._experiment("Pendulum-v1", "sac", {}, _NoFolder())
+    assert begun | {"policy.type": "sac"} == named
+
+
 class _NoFolder(api._CodeFolder):
     def __init__(self) -> None:
         super().__init__(None, contextlib.ExitStack(), is_there=False)
@@ -627,5 +660,6 @@ class _NoFolder(api._CodeFolder):
 
 def test_a_run_without_curves_says_so(tmp_path: Path) -> None:
     RunLayout(tmp_path).run_file.write_text('{"state": "running"}')
+    assert hpcdi.Run(tmp_path).state == "dead", "its process is gone"
     with pytest.raises(KeyError, match="the run has none yet"):
         hpcdi.Run(tmp_path).curve("loss")

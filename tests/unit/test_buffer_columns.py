@@ -214,6 +214,18 @@ def test_columns_say_of_their_items_what_items_do(said: str) -> None:
     assert by_items.push_count == by_columns.push_count == 6
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_columns_of_sequences_are_as_old_as_their_oldest_step(steps: int) -> None:
+    made_at = np.arange(4)[:, None] + 5 + np.arange(steps)
+    by_columns, by_items = AdvancedReplayBuffer({}), AdvancedReplayBuffer({})
+    by_columns.push({"n": np.arange(4), "collect_iter": made_at}, columns=True)
+    by_items.push([{"n": n, "collect_iter": made_at[n]} for n in range(4)])
+    for buffer in (by_columns, by_items):
+        drawn = buffer.sample(4, 20, ALL)
+        assert drawn is not None
+        assert {d["staleness"] + d["n"] for d in drawn} == {15}
+
+
 # -------------------------------------------------------------------------- whose memory it is
 
 

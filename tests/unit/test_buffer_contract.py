@@ -237,6 +237,33 @@ class TestMakingOne:
             assert ("replay_unique_id" in marks) is priority
             assert bool(marks) is priority
 
+    def test_a_deque_that_draws_uniformly_draws_no_item_twice(self) -> None:
+        buffer: Any = create_buffer({"type": "deque"})
+        buffer.push([{"n": n} for n in range(20)], 0)
+        batch = buffer.sample_batch(20, 9)
+        assert sorted(batch.columns["n"].tolist()) == list(range(20))
+
+    def test_a_deque_that_draws_uniformly_takes_what_was_drawn_beside_what_was_not(self) -> None:
+        """Their marks are no keys of theirs; nor are those of a plain state's items."""
+        drawn = AdvancedReplayBuffer({})
+        drawn.push(items(0, 5), 0)
+        buffer: Any = create_buffer({"type": "deque"})
+        buffer.push(drawn.sample(3, 0), 0)
+        other: Any = create_buffer({"type": "deque"})
+        other.load_state_dict(dict(buffer.state_dict()))
+        for one in (buffer, other):
+            one.push(items(5, 7), 0)
+            assert one.sample(5)[0].keys() == items(0, 1)[0].keys()
+
+    def test_a_deque_takes_priorities_of_its_last_batch(self) -> None:
+        buffer: Any = create_buffer({"type": "deque", "priority": True})
+        buffer.push(items(0, 100), 0)
+        buffer.sample(4)
+        slots = buffer.sample_batch(4, 0).drawn.slots.tolist()
+        buffer.update({"priority": [9.0] * 4})
+        held = [one["priority"] for one in buffer.state_dict()["data"] if one]
+        assert {k for k, one in enumerate(held) if one == pytest.approx(9.0)} == set(slots)
+
     def test_a_deque_takes_priorities_of_its_last_sample(self) -> None:
         buffer: Any = create_buffer({"type": "deque", "priority": True})
         buffer.push(items(0, 12), 0)

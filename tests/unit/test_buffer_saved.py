@@ -72,6 +72,15 @@ class TestFiles:
         assert numbers(buffer) == numbers(other)
 
 
+def test_arrays_without_numbers_are_saved_beside_others(tmp_path: Path) -> None:
+    buffer, other = NaiveReplayBuffer({}), NaiveReplayBuffer({})
+    buffer.push({"none": np.zeros((0, 2)), "n": 1.0})
+    buffer.save_data(tmp_path / "buffer.h5")
+    other.load_data(tmp_path / "buffer.h5")
+    (item,) = other.sample(1, 0) or ()
+    assert (item["none"].shape, item["n"]) == ((0, 2), 1.0)
+
+
 def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
     buffer = buffer_of(0, 3)
     save_state(tmp_path / "buffer.h5", buffer.kind, 1, buffer.state_dict().own)

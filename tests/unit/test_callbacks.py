@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from fakes.scheduler import Curves
 from hpcdi.config.compiled import compile_config
 from hpcdi.errors import CallbackError, ConfigError, LaunchError
 from hpcdi.policy.create import create_policy
-from hpcdi.roles.callbacks import Callbacks, Context, EarlyStop
+from hpcdi.roles.callbacks import Callbacks, Context, EarlyStop, Video
 from hpcdi.roles.collector.of_user import OfUser
 from hpcdi.roles.coordinator.of_user import OfUser as OfUserOnRank0
 from hpcdi.roles.coordinator.view import RunRecord
@@ -312,6 +313,14 @@ def test_what_one_raises_ends_the_run(tmp_path: Path) -> None:
 def test_wrong_ones_are_refused(callback: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         train(callback)
+
+
+def test_a_film_that_is_not_done_in_time_is_given_up_once(caplog: pytest.LogCaptureFixture) -> None:
+    context, video = Context(None, 0, "coordinator", None), Video(wait_s=0.1)  # type: ignore[arg-type]
+    video.on_evaluation(context, Evaluation(1.0, 0.0, 1.0, 1.0, 1, 1, 1))
+    video._filming = subprocess.Popen(["sleep", "60"], stderr=subprocess.PIPE, text=True)
+    video.on_end(context)
+    assert caplog.messages == ["the film is not done after 0.1 s, and is given up"]
 
 
 def test_early_stop_waits_for_a_better_evaluation() -> None:

@@ -290,6 +290,7 @@ sys.exit(main())
         ("train", signal.SIGALRM, 85, "hpcdi: ended by a signal before the run began\n"),
         ("join", signal.SIGTERM, 85, "hpcdi: ended by a signal before the run began\n"),
         ("sweep", signal.SIGUSR2, 85, "hpcdi: ended by a signal before the run began\n"),
+        ("sweep", signal.SIGHUP, 85, "hpcdi: ended by a signal before the run began\n"),
         ("sweep", signal.SIGTERM, -signal.SIGTERM, ""),
         ("status", signal.SIGTERM, -signal.SIGTERM, ""),
     ],
@@ -456,3 +457,18 @@ def test_threads_of_a_run_leave_cores_to_a_second_one(monkeypatch: pytest.Monkey
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # the user's word counts
     with idle_threads_sleep():
         assert "GOMP_SPINCOUNT" not in os.environ
+
+
+@pytest.mark.parametrize("command", ["status", "inspect", "curves", "eval"])
+def test_a_run_of_somebody_else_who_lets_nobody_in(tmp_path: Path, command: str) -> None:
+    """It ended in a traceback, or was said to be no run."""
+    run = tmp_path / "run"
+    run.mkdir(mode=0o000)
+    as_others = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]  # root enters any
+    words = [sys.executable, "-m", "hpcdi", command, str(run)]
+    if os.geteuid() == 0:
+        words = as_others + words
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"Permission denied: {run} belongs to {run.owner()} and has mode 000" in done.stderr

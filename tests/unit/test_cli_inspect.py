@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -157,3 +158,24 @@ def test_a_folder_that_holds_no_run(
 def test_a_run_without_its_record_is_damaged(tmp_path: Path) -> None:
     RunLayout(tmp_path).data_dir.mkdir()
     assert cli.main(["inspect", str(tmp_path)]) == 1
+
+
+def test_a_torn_configuration_hides_nothing_else(
+    layout: RunLayout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout.config_file.write_text("env: {env_id: [")
+    write_shard(layout.root / layout.shard_path(2, 3), damaged=True)
+    assert cli.main(["inspect", str(layout.root)]) == 1
+    captured = capsys.readouterr()
+    assert "2 blocks in 2 shards, 10 transitions" in captured.out
+    assert "config.yaml: is not as the run wrote it" in captured.err
+
+
+def test_a_frozen_player_that_is_gone(
+    layout: RunLayout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    players = [{"name": "main", "role": "main"}, {"name": "main_000001", "role": "historical"}]
+    layout.league_file.write_text(json.dumps({"players": players}))
+    assert cli.main(["inspect", str(layout.root)]) == 1
+    gone = layout.league_dir / "main_000001.safetensors"
+    assert f"{gone}: a frozen player of the league is gone" in capsys.readouterr().err

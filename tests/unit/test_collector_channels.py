@@ -378,10 +378,9 @@ def test_newest_can_be_given_up() -> None:
     assert len(learner.requests) == 2
 
 
-def test_a_learner_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "_NEWEST_PATIENCE_S", 0.0)
+def test_a_learner_that_does_not_answer_is_an_error() -> None:
     with pytest.raises(CommError, match="the learner has not sent its policy within 0 s"):
-        Learner().policies.newest()
+        Learner(patience_s=0.0).policies.newest()
 
 
 def test_what_was_evaluated_stays_while_newer_policies_come() -> None:

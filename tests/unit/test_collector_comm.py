@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from fakes.clock import Clock
 from fakes.serial_runs import DQN, LIMIT, serial_run, train
 from fakes.worker_world import COLLECTOR, COORDINATOR, LEARNER, LENGTH, Script, end, experiment
 from hpcdi.comm.messages import (
@@ -31,6 +32,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import CommError, ConfigError, UnknownTypeError
 from hpcdi.policy.create import create_policy
+from hpcdi.roles.collector import channels
 from hpcdi.roles.learner.publisher import PolicyFile, PolicyPublisher
 from hpcdi.roles.learner.role import Learner
 from hpcdi.store.policies import read_policy
@@ -161,6 +163,52 @@ def test_a_setting_for_another_task_is_not_taken(script: CollectorScript) -> Non
         script.tell(CloseTask("task"))  # is read after it
         script.hear(CollectResult, thread)
         assert worker._collectors[False].task.setting == {"eps": 0.5}
+
+
+@pytest.mark.usefixtures("env_helpers")
+def test_environments_in_child_processes_are_told_of_a_schedule_between_steps(
+    tmp_path: Path,
+) -> None:
+    """The thread that hears of it asked them itself, and took answers that the step waited for."""
+    schedule = {"_length": {"values": [LENGTH, LENGTH + 1], "when": "callback"}}
+    script = CollectorScript(
+        tmp_path, env={"schedule": schedule, "manager": {"type": "subprocess"}}
+    )
+    with script.running(MPIFileSystemCollector({}, script.context)) as thread:
+        script.tell(collect(scheduled={"_length": (LENGTH, LENGTH)}))
+        script.hear(CollectProgress, thread)
+        for turn in range(300):
+            length = LENGTH + turn % 2
+            script.tell(CollectSetting("task", {"eps": 0.5}, {"_length": (length, length)}))
+            script.look()
+        script.tell(CloseTask("task"))
+        script.hear(CollectResult, thread)
+    lengths = [n for told in script.all_of(CollectProgress) for n in told.episode_lengths.tolist()]
+    assert set(lengths) == {LENGTH, LENGTH + 1}
+
+
+def test_an_evaluation_waits_for_a_learner_as_long_as_its_update_may_take(
+    script: CollectorScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback of the user's that took more than a minute ended the run."""
+    limit_s = script.context.config.system.survival.worker_timeout_s
+    worker, clock = MPIFileSystemCollector({}, script.context), Clock()
+    monkeypatch.setattr(channels, "time", clock)
+    policies = worker._policies[MAIN]
+    assert policies.newest() is None
+    clock.now += limit_s
+    assert policies.newest() is None, "until then the learner is alive"
+    clock.now += limit_s
+    with pytest.raises(CommError, match="the learner has not sent its policy within 960 s"):
+        policies.newest()
+    worker.release()
+    end(worker)
+
+
+def test_a_short_time_out_of_ranks_is_none_of_policies(tmp_path: Path) -> None:
+    """On-policy, where others collect slowly, a rollout counted as lost that was under way."""
+    survival = {"survival": {"worker_timeout_s": 20.0}}
+    assert CollectorScript(tmp_path, system=survival).context.policy_patience_s == 300.0
 
 
 @pytest.mark.parametrize("eval_flag", [False, True])

@@ -17,7 +17,9 @@ from fakes.spaces import simple_spaces
 from hpcdi.data import read_episodes
 from hpcdi.env.create import make_env_manager
 from hpcdi.env.toy import BitFlipEnv, CountEnv
-from hpcdi.errors import ConfigError, EnvError, EnvValueError
+from hpcdi.errors import ConfigError, EnvError, EnvValueError, PolicyError
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.dqn import DQNPolicy
 from hpcdi.policy.returns import n_step_columns
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.policy.td3 import TD3Policy
@@ -27,6 +29,7 @@ from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.run.given import Pieces, source_of
 from hpcdi.store.segment import Segment
 from hpcdi.types import RELABELLED
+from hpcdi.worker import SampleSerialCollector
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -214,6 +217,20 @@ def test_an_environment_without_goals_is_refused() -> None:
         after = {ACHIEVED: column, DESIRED: column}
         with pytest.raises(EnvError, match=r"no compute_reward\(achieved_goal, "):
             hindsight.extended(columns, np.zeros(1, np.int64), np.ones(1, np.int32), after)
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_a_collector_in_one_process_adds_no_copies_and_says_so(by_columns: bool) -> None:
+    settings = {"type": "dqn", "hindsight": {"goals": 4}, "collect": {"n_sample": 6}}
+    with make_env_manager({"type": "base"}, [partial(BitFlipEnv, BITS)], seed=0) as envs:
+        envs.launch()
+        cfg, problems = with_spaces(DQNPolicy.parse_config(settings), envs.spaces)
+        assert not problems
+        mode = create_policy(cfg, ["learn", "collect"]).collect_mode
+        with SampleSerialCollector({}, envs, mode) as made:
+            collect: Any = made.collect_columns if by_columns else made.collect
+            with pytest.raises(PolicyError, match=r"policy\.hindsight: collect.* adds no copies"):
+                collect(policy_kwargs={"eps": 1.0})
 
 
 class WithoutAJudge(BitFlipEnv):

@@ -383,7 +383,7 @@ def test_a_rollout_is_one_block_however_many_pairs_have_met() -> None:
     builder = BlockBuilder(lambda _bytes: 10_000, itertools.count(), dict)
     total = Counter[str]()
     for segment in port.segments:
-        assert builder.append(segment) == []
+        assert list(builder.fill(segment)) == []
         block = builder.seal()
         assert block is not None
         tally = parse_games(block.facts["games"])
@@ -472,7 +472,7 @@ def test_blocks_hold_all_results_and_records_of_equal_length() -> None:
         (("main", f"main_{n // 2:06d}", 1, 0, 0),) if n % 3 else () for n in range(40)
     ]
     segment = Segment({"x": np.zeros(40)}, items, ended=np.ones(40, bool), games=given)
-    blocks = [*builder.append(segment), builder.seal()]
+    blocks = [*builder.fill(segment), builder.seal()]
     tallies = [parse_games(block.facts["games"]) for block in blocks if block is not None]
     assert len(blocks) == 2
     assert all(len(tally) <= MOST_PAIRS for tally in tallies)

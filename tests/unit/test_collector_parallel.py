@@ -337,7 +337,7 @@ def test_a_pause_holds_the_steps_back_and_goes_on_or_ends(policy: str) -> None:
 
 
 def test_a_learner_that_sends_no_policy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_POLICY_PATIENCE_S", 0.0)
+    monkeypatch.setattr(parallel, "POLICY_PATIENCE_S", 0.0)
     port = Port(versions=[])
     with (
         collector("test_columnar", port) as made,

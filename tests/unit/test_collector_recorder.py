@@ -574,6 +574,27 @@ def test_episodes_are_as_many_of_each_environment() -> None:
     assert not taken.is_full
 
 
+def test_an_episode_whose_beginning_was_dropped_is_none_of_the_next_rollout() -> None:
+    """Its environment goes on in it."""
+    taken = TrajectoryRecorder(
+        2, math.inf, lambda piece: [dict(one) for one in piece], opens="drop", episodes=1
+    )
+    lengths, at, steps, counted = [2, 7], [0, 0], 0, 0
+    for _ in range(3):
+        while not taken.is_full:
+            for env in range(2):
+                at[env] += 1
+                taken.add(env, {"at": at[env]}, ended=at[env] == lengths[env])
+                at[env] %= lengths[env]
+            steps += 2
+        segment = taken.cut(0)
+        assert segment is not None
+        assert segment.columns["at"].tolist() == [1, 2, *range(1, 8)]
+        assert segment.env_steps is not None
+        counted += int(segment.env_steps.sum())
+    assert counted == steps
+
+
 def test_pieces_without_samples_are_left_out() -> None:
     """A policy may need more than a piece holds."""
     taken = TrajectoryRecorder(

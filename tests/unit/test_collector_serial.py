@@ -6,6 +6,7 @@ import gc
 import itertools
 import logging
 import math
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from gymnasium.vector import AutoresetMode
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fakes.battle_envs import RockPaperScissors
+from fakes.environments import HeldEnv
 from fakes.scripted_env import manager
 from fakes.serial_parts import (
     Actor,
@@ -826,6 +828,56 @@ def test_columns_between_samples_leave_no_gap_in_a_piece() -> None:
     assert at, "it has gone on"
 
 
+@pytest.mark.usefixtures("env_helpers")
+@pytest.mark.parametrize("columns_first", [False, True])
+def test_a_step_under_way_belongs_to_the_kind_of_call_that_began_it(
+    tmp_path: Path, columns_first: bool
+) -> None:
+    """With ``wait_num``: the other kind would not know its observation; all begin anew."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    fns = [partial(HeldEnv, str(pipe), 2), CountEnv]
+    env = make_env_manager({"type": "subprocess", "wait_num": 1}, fns, seed=0)
+    seen = []
+    with SampleSerialCollector({}, env, ColumnarActor().mode) as made:
+        for by_columns in (columns_first, not columns_first):
+            if by_columns:
+                seen.append(made.collect_columns(6)["observation"].tolist())
+            else:
+                seen.append([one["obs"].tolist() for one in made.collect(6)])
+            if len(seen) == 1:
+                assert not env.ready.all()
+                pipe.write_text("go on")
+    before = max(episode for _, episode in seen[0])
+    assert min(episode for _, episode in seen[1]) >= 1, "both environments were reset"
+    assert [0.0, before + 1] in seen[1], "from its beginning"
+
+
+@pytest.mark.parametrize("which", [None, {0: None}])
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_environments_that_the_program_resets_end_their_trajectories(
+    which: Any, by_columns: bool
+) -> None:
+    env = make_env_manager({}, [partial(CountEnv, 3), partial(CountEnv, 50)], seed=0)
+    actor, pieces = ColumnarActor(n_sample=8), []
+
+    def sample(piece: list[Transition]) -> list[Transition]:
+        pieces.append({int(one["obs"][1]) for one in piece})
+        return piece
+
+    actor.sample = sample
+    with SampleSerialCollector({}, env, actor.mode) as made:
+        call = made.collect_columns if by_columns else made.collect
+        call(7)
+        actor.resets.clear()
+        env.reset(which)
+        call(8)
+    told = [int(row) for rows in actor.resets if rows is not None for row in rows]
+    begun = [0, 1] if which is None else [0]
+    assert told[: len(begun)] == begun
+    assert all(len(episodes) == 1 for episodes in pieces)
+
+
 class FailingVector:
     """A back-end of environments of `length` steps; all fail in the steps that `failing` names."""
 
@@ -1344,6 +1396,27 @@ def test_infos_of_a_battle_are_those_of_its_episodes() -> None:
             assert [info["won"] for info in infos[0]] == won
             assert [info["eval_episode_return"] for info in infos[0]] == won
             assert [info["eval_episode_return"] for info in infos[1]] == [-one for one in won]
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_infos_of_a_battle_stay_though_a_call_raises(cls: Any) -> None:
+    """Out of memory once, or Ctrl-C in a notebook: their episodes are those of the next call."""
+    actors = actors_of(2)
+    act = actors[1].forward
+
+    def forward(data: dict[int, Any], **setting: Any) -> dict[int, dict[str, Any]]:
+        if actors[1].calls == 5:
+            actors[1].calls += 1
+            raise RuntimeError("once")
+        return act(data, **setting)
+
+    actors[1].forward = forward  # type: ignore[method-assign]
+    with cls({}, Battle([2, 3]), [actor.mode for actor in actors]) as made:
+        with pytest.raises(RuntimeError, match="once"):
+            made.collect(20)
+        data, infos = made.collect(20)
+        assert [len(own) for own in data] == [20, 20]
+        assert all("eval_episode_return" in info for own in infos for info in own)
 
 
 @pytest.mark.parametrize("cls", [SampleSerialCollector, *BOTH])

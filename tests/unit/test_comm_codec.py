@@ -70,6 +70,7 @@ def test_what_went_comes_back(value: Any) -> None:
     [
         math.inf, -math.inf, -0.0, 2**200, "\ud800 lone", "ü\0\n", Path("a/b"), 1 - 2j,
         np.float32(0.1), np.int64(-3), np.bool_(True), np.datetime64("2026-11-22"),
+        np.str_("ü"), np.str_(""), np.bytes_(b""),
         CloseTask("task"), [CloseTask("a"), {"b": (CloseTask("c"),)}], {}, (), [["l", 1]], "l",
     ],
 )  # fmt: skip

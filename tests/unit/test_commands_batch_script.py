@@ -375,6 +375,43 @@ def test_a_packed_sweep_that_begins_no_run_is_not_requeued_for_ever(tmp_path: Pa
     assert (done.returncode, vain.exists()) == (85, False)
 
 
+def test_a_packed_sweep_that_was_killed_is_requeued(tmp_path: Path) -> None:
+    script = tmp_path / "packed.sbatch"
+    script.write_text(script_text(replace(job_of(SMALL), packed=())))
+
+    def returned(code: str) -> int:
+        return ended(script, tmp_path, SLURM_JOB_ID="95", MAY="1", CODE=code).returncode
+
+    codes = ("137", "2", "130", "143", "1", "139", "137", "137", "137")
+    assert [returned(code) for code in codes] == [85, 2, 130, 143, 1, 85, 85, 1, 85]
+
+
+def test_a_guest_that_was_killed_joins_again_and_not_for_ever(tmp_path: Path) -> None:
+    script = tmp_path / "guests.sbatch"
+    script.write_text(script_text(replace(job_of(SMALL), guests="0-3")))
+
+    def returned(code: str) -> int:
+        return ended(script, tmp_path, **TASK, MAY="1", CODE=code).returncode
+
+    codes = ("137", "137", "85", "137", "137", "137", "137", "2", "143", "0")
+    assert [returned(code) for code in codes] == [85, 85, 85, 85, 85, 85, 1, 2, 143, 0]
+
+
+@pytest.mark.parametrize("script", ["small", "mpirun"])
+@pytest.mark.parametrize("facts", ['"state": "running"', '"exit_code": 85'])
+def test_a_folder_that_another_job_has_taken_meanwhile_says_nothing_of_this_one(
+    script: str, facts: str, tmp_path: Path
+) -> None:
+    record = '{\n  %s,\n  "slurm": {\n    "SLURM_JOB_ID": "%s"\n  }\n}\n'
+    other = f"printf '{record}' '{facts}' 7 > \"$HPCDI_RUN/run.json\"; CODE=2"
+    done = ended(GOLDEN / f"{script}.sbatch", tmp_path, **TASK, MAY="1", STARTS=other)
+    assert (done.returncode, done.stderr) == (2, "hpcdi: the run has not begun (exit code 2)\n")
+    own = other.replace("7 >", "90 >").replace("CODE=2", "CODE=137")
+    assert (
+        ended(GOLDEN / f"{script}.sbatch", tmp_path, **TASK, MAY="1", STARTS=own).returncode == 85
+    )
+
+
 def test_an_index_without_settings_is_refused(tmp_path: Path) -> None:
     script = ROOT / "slurm" / "sweep_array.sbatch"
     done = ended(script, tmp_path, **{**TASK, "SLURM_ARRAY_TASK_ID": "4"}, MAY="1")

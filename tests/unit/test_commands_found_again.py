@@ -153,6 +153,7 @@ def test_values_of_mappings_are_settings_infinite_ones_too(tmp_path: Path) -> No
         "policy.list": [INFINITE, {"deep": np.float64(INFINITE)}, np.array([1.5, INFINITE])],
         "policy.kind": Kind.MEAN,
         "policy.path": tmp_path,
+        "policy.letters": '\U0001f600 \u00e9 \u2028 \x85 \x7f " \\ #',
         "exp_name": "a/b" * 100,
     }
     with ExitStack() as stack:
@@ -164,6 +165,7 @@ def test_values_of_mappings_are_settings_infinite_ones_too(tmp_path: Path) -> No
         assert found["policy"]["list"] == [INFINITE, {"deep": INFINITE}, [1.5, INFINITE]]
         assert found["policy"]["kind"] == "mean"
         assert found["policy"]["path"] == str(tmp_path)
+        assert found["policy"]["letters"] == given["policy.letters"]
         assert found["exp_name"] == given["exp_name"]
     assert api._as_yaml(float("nan")) == ".nan"
     with pytest.raises(ConfigError, match="a object is no number"):

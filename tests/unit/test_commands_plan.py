@@ -12,6 +12,7 @@ from fakes.spaces import simple_spaces
 from hpcdi import cli
 from hpcdi.commands.plan import plan
 from hpcdi.commands.quotas import Quota
+from hpcdi.config.fields import replaced
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import EXIT_USAGE, LaunchError
@@ -163,6 +164,18 @@ def test_memory_follows_the_buffer_and_the_blocks() -> None:
     assert memory_of("collector", config, 40) == 6 * 40_000
 
 
+def test_memory_follows_the_rows_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are 20 rows apart: the plan named a twentieth of what the learner takes."""
+    size = "policy.other.replay_buffer.replay_buffer_size=4000"
+    config, spaces = experiment("policy.type=r2d2", "policy.collect.n_sample=80", size)
+    assert memory_of("learner", config, 40) == (int(4_000 * 20.05) + 2 * 1_000) * 40
+    monkeypatch.setattr("hpcdi.run.sizes.free_bytes", lambda: 4 << 20)
+    rows = row_size(config, spaces)
+    (problem,) = does_not_fit(config, spaces)
+    assert f"is 4,000: 4,000 sequences of {human_bytes(20 * rows)} take " in problem.message
+    assert f"{(4 << 20) // (40 * rows):,} would take half of that" in problem.message
+
+
 @pytest.mark.parametrize(
     ("overrides", "blocks_per_s"),
     [
@@ -226,6 +239,21 @@ def test_a_world_too_small_is_refused() -> None:
     with pytest.raises(LaunchError, match="1 missing") as caught:
         plan(*experiment(), 2)
     assert caught.value.exit_code == EXIT_USAGE
+
+
+def test_each_player_that_learns_has_a_whole_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if they shared one, a league was let begin that ran out of memory hours later."""
+    compiled, spaces = load_experiment("configs/tictactoe_exploiter.yaml", ())
+    both, players = compiled.config, {"main": "main"}
+    changes = {"learn.learner.learner_num": 1, "other.commander.league.players": players}
+    alone = replaced(both, {"policy": replaced(both.policy, changes)})
+    rows = row_size(both, spaces)
+    assert memory_of("learner", both, rows) == memory_of("learner", alone, rows)
+    assert memory_of("coordinator", both, rows) == 2 * memory_of("coordinator", alone, rows)
+    free = int(1.5 * memory_of("learner", both, rows))
+    monkeypatch.setattr("hpcdi.run.sizes.free_bytes", lambda: free)
+    assert does_not_fit(alone, spaces) == []
+    assert "each of 2 learners" in does_not_fit(both, spaces)[0].message
 
 
 @pytest.mark.parametrize("command", ["serial", "train"])

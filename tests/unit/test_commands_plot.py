@@ -59,6 +59,17 @@ def test_a_group_has_one_mark_for_all_curves(
         assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["o", "nstep=3:"]
 
 
+def test_the_axis_is_of_all_that_have_the_curve(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = runs / "b" / "config.yaml"
+    config.write_text(config.read_text() + "\ndata: [runs/x]\n")
+    assert cli.main(["plot", str(runs)]) == 0
+    assert "env step or train iteration" in capsys.readouterr().out
+    assert cli.main(["plot", str(runs / "b")]) == 0
+    assert "env step" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", ["plot", "curves", "report"])
 def test_a_folder_with_curves_is_a_run(runs: Path, tmp_path: Path, command: str) -> None:
     """Without its run.json it was one to `curves` and `report`, if it was named, not to `plot`."""

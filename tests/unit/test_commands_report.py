@@ -225,7 +225,9 @@ def test_what_a_resumed_run_has_cost_is_of_all_its_starts(tmp_path: Path) -> Non
     status = {"started_at": 60.0, "written_at": 3660.0, "data_bytes": 1 << 19, "env_steps": 7}
     (tmp_path / "killed" / "status.json").write_text(json.dumps(status))
     assert cli.main(["report", str(tmp_path / "killed"), *said[2:]]) == 0
-    assert "2h00m 12 1.5 MiB" in words_of((tmp_path / "r.html").read_text())
+    words = words_of((tmp_path / "r.html").read_text())
+    assert "2h00m 12 1.5 MiB" in words
+    assert "dead: process None on None is gone" in words
 
 
 def test_wrong_words(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,9 +93,11 @@ def test_a_process_that_has_taken_the_folder_of_an_ended_run_starts_it(
     assert judge(facts, {}, signs)[0] == "starting"
 
 
-def seen(age_s: float | None, is_process: bool | None = None, state: str = "") -> SignsOfLife:
+def seen(
+    age_s: float | None, is_process: bool | None = None, state: str = "", reason: str = ""
+) -> SignsOfLife:
     """With a lock that is touched."""
-    job = QueueJob("12", state, restarts=1) if state else None
+    job = QueueJob("12", state, reason, restarts=1) if state else None
     return SignsOfLife(age_s, 1.0, is_process, job=job)
 
 
@@ -120,6 +122,9 @@ def seen(age_s: float | None, is_process: bool | None = None, state: str = "") -
         (RUNNING, seen(1.0, True, "COMPLETED"), "running", ""),  # resumed here, without the job
         (RUNNING, seen(1.0, False, "RUNNING"), "pending", "is gone; its last status is 1 s old; "
          "job 12 is RUNNING still, and its script has it requeued"),
+        (RUNNING, seen(1.0, False, "COMPLETING"), "pending", "; job 12 is COMPLETING: Slurm does "
+         "not say yet whether it is requeued"),  # cancelled, or requeued by its script
+        (RUNNING, seen(1.0, False, "COMPLETING", "TimeLimit"), "dead", "COMPLETING (TimeLimit)"),
         (REQUEUED, seen(900.0), "stopped", "received SIGTERM"),
         (REQUEUED, seen(9.0, None, "CANCELLED"), "stopped", "SIGTERM; job 12 is CANCELLED"),
         (DONE, seen(9.0, None, GONE), "done", "solved"),

@@ -99,6 +99,15 @@ def test_what_is_said_of_a_run_that_runs(tmp_path: Path) -> None:
     assert any(line.startswith("               best: mean return 10.5") for line in lines)
 
 
+def test_an_evaluation_without_a_mean_hides_nothing_else(tmp_path: Path) -> None:
+    """JSON has null for a mean that is NaN."""
+    layout = make_run(tmp_path / "run")
+    write_progress(layout, evaluation={"mean": None}, best_evaluation=None)
+    text = told(layout.root)
+    assert "stop value 20" in text
+    assert "status.json is damaged" not in text
+
+
 def test_what_an_earlier_part_of_the_run_has_said_is_not_taken_for_the_present(
     tmp_path: Path,
 ) -> None:
@@ -245,6 +254,8 @@ def test_a_run_is_found_by_its_job(
         find_run("99")
     with pytest.raises(LaunchError, match=r"job 14 is an array: name one, such as 14_2, or its"):
         find_run("14")
+    monkeypatch.setattr(slurm_queue, "ask", lambda job: QueueJob(job, "RUNNING", het_job="12"))
+    assert find_run("98").name == "a", "98 is a component of it"
     monkeypatch.setattr(slurm_queue, "ask", lambda job: QueueJob(job, "COMPLETED"))
     with pytest.raises(LaunchError, match=r"Slurm says COMPLETED\. Name the run folder"):
         find_run("99")
@@ -253,6 +264,9 @@ def test_a_run_is_found_by_its_job(
     assert cli.main(["status", str(tmp_path)]) == 2
     assert "holds no run: there is no run.json" in capsys.readouterr().err
     assert cli.main(["tail", "nowhere"]) == 2
+    (tmp_path / "sweep.json").write_text("{}")
+    assert cli.main(["status", "003x"]) == 2
+    assert "there is no 003x: no such run of this sweep has begun;" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("restarts", "said"), [(1, "requeued 1 time by"), (2, "2 times by")])

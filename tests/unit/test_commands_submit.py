@@ -12,6 +12,8 @@ import pytest
 
 from hpcdi import cli
 from hpcdi.commands.batch_script import BatchJob, slurm_options
+from hpcdi.commands.plan import plan
+from hpcdi.commands.quotas import Quota
 from hpcdi.commands.submit import (
     ask_slurm,
     check_job,
@@ -171,6 +173,20 @@ def test_all_that_a_job_needs_lies_in_its_run_folder(tmp_path: Path) -> None:
     assert "job" not in facts
     discard(job)
     assert not run_dir.exists()
+
+
+def test_files_are_forecast_of_those_ranks_that_collect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not of solvers'."""
+    quotas = (Quota("user", "files", 99_950, 100_000),)
+    monkeypatch.setattr("hpcdi.commands.plan.quotas_of", lambda *_: quotas)
+    config = str(CARTPOLE.with_name("kuramoto_sac.yaml"))
+    prepare(RunRequest(config, (), str(tmp_path / "run")))
+    said = capsys.readouterr().err.strip().removeprefix("hpcdi: ")
+    compiled, spaces = load_experiment(config, ())
+    assert "files can still be made here" in said
+    assert said in plan(compiled.config, spaces, 8)
 
 
 def test_what_a_run_has_left_is_never_discarded(tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ from hpcdi.commands.sweep.table import rows_of
 from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.run import experiment as experiment_module
-from hpcdi.run import run_folder, slurm_queue
+from hpcdi.run import run_folder, run_lock, slurm_queue
 from hpcdi.run.own_job import kept
-from hpcdi.run.slurm_queue import QueueJob
+from hpcdi.run.slurm_queue import GONE, QueueJob
 from hpcdi.store.layout import RunLayout
 
 SPACE = "policy.learn.learning_rate=log(1e-5,1e-2)"
@@ -69,6 +69,8 @@ def _plain_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("[64,64],[128]", ["[64,64]", "[128]"]),
         ("{a: [1,2], b: 3},null", ["{a: [1,2], b: 3}", "null"]),
         ("'a,b',c", ["'a,b'", "c"]),
+        ("'a(b',c", ["'a(b'", "c"]),
+        (r'["a\") b, c"]', [r'["a\") b, c"]']),
         ("../data", ["../data"]),
     ],
 )
@@ -455,6 +457,33 @@ def test_runs_of_a_packed_sweep_wait_with_its_job(
     assert "job 9 does all runs of a sweep: hpcdi sweep status s;" in capsys.readouterr().err
     ended = status_of(sweep.run_dir(0), lambda _job: QueueJob("9", "FAILED"))
     assert lines_of(ended)[-1] == "  next         hpcdi sweep resume s --pack"
+
+
+@pytest.mark.parametrize(
+    ("own", "job", "expected"),
+    [
+        ("", QueueJob("9", "CANCELLED"), "dead"),
+        ("", QueueJob("9", GONE), "dead"),
+        ("", QueueJob("9", "RUNNING"), "starting"),
+        ("9", QueueJob("9", "CANCELLED"), "starting"),  # that job itself looks, and asks nobody
+    ],
+)
+def test_a_packed_run_is_dead_once_its_job_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, job: QueueJob, expected: str
+) -> None:
+    """Though its lock, of another host, is fresh."""
+    sweep = make_sweep(tmp_path / "s")
+    with monkeypatch.context() as share:
+        for name, value in kept({"SLURM_JOB_ID": "9"}).items():
+            share.setenv(name, value)
+        layout = run_folder.claim(sweep.run_dir(0), {"exp_name": "x"}, [], mpi="none")
+    held = dataclasses.asdict(run_lock.this_process())
+    layout.lock_file.write_text(json.dumps({**held, "host": "node9"}))
+    facts = {**run_folder.read(layout.root), "host": "node9"}
+    layout.run_file.write_text(json.dumps(facts))
+    monkeypatch.setenv("SLURM_JOB_ID", own)
+    monkeypatch.setattr(slurm_queue, "ask_all", lambda ids: dict.fromkeys(ids, job))
+    assert look(sweep)[0].elements[0].state == expected
 
 
 @pytest.mark.parametrize("way", ["its own job", "an array", "packed anew"])

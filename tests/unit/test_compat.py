@@ -68,6 +68,48 @@ def test_what_is_not_as_it_was_is_said(form: tuple[dict[str, Any], list[str]]) -
     assert len(form[1]) == 5
 
 
+def test_settings_of_either_part_of_a_configuration_are_read_or_said_to_be_dropped() -> None:
+    """Those of ``main_config`` are over those of ``create_config``, and these over a class's."""
+    buffer = {"replay_buffer_size": 500, "max_use": 3}
+    settings = {
+        "learn": {"learner": {"train_iterations": 7, "hook": {"save_ckpt_after_iter": 5}}},
+        "collect": {"n_sample": 2, "collector": {"deepcopy_obs": True}},
+        "eval": {"evaluator": {"eval_freq": 0, "figure_path": "x"}},
+        "other": {"replay_buffer": {"max_use": 4}},
+    }
+    experiment, notes = convert.converted(
+        {"env": {**WITH_ENVS, "manager": {"max_retry": 2}}, "policy": settings},
+        {
+            "env": {"type": "a:B"}, "policy": {"type": "a:C"},
+            "env_manager": {"type": "subprocess", "step_timeout": 5, "max_retry": 7, "odd": 1},
+            "replay_buffer": {"type": "advanced", **buffer}, "evaluator": {"type": "metric"},
+            "learner": {
+                "type": "mine", "import_names": ["mine"],
+                "hook": {"save_ckpt_after_iter": 3, "log_show_after_iter": 8},
+            },
+        },
+        {"on_policy": False, **settings,
+         "other": {"replay_buffer": {"max_use": 4, "replay_buffer_size": 9, "alpha": 0.5}}},
+    )  # fmt: skip
+    manager = {"type": "subprocess", "step_timeout": 5, "max_retry": 2}
+    assert experiment["env"]["manager"] == manager
+    assert experiment["policy"]["eval"] == {"every": "1 iterations"}, "as evaluators take 0"
+    replay = {"type": "advanced", "replay_buffer_size": 9, "max_use": 4, "alpha": 0.5}
+    assert experiment["policy"]["other"]["replay_buffer"] == replay | {"replay_buffer_size": 500}
+    assert experiment["policy"]["learn"]["learner"] == {
+        "hook": {"save_ckpt_after_iter": 5, "log_show_after_iter": 8}
+    }
+    for note in (
+        "env.manager.odd is dropped",
+        "policy.learn.learner.train_iterations is dropped",
+        "policy.collect.collector.deepcopy_obs is dropped",
+        "policy.eval.evaluator.figure_path is dropped",
+        "create_config.evaluator.type 'metric' is now 'interaction'",
+        "create_config.learner.type 'mine' is now 'base'",
+    ):
+        assert any(note in said for said in notes), note
+
+
 def test_what_hpcdi_has_no_run_for_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         convert.converted(
@@ -90,6 +132,12 @@ def test_a_collector_of_episodes() -> None:
     experiment, notes = convert.converted(main_config, create, policy)
     assert experiment["policy"]["collect"] == {"n_sample": 3000, "unroll_len": 1, "n_episode": 24}
     assert any("n_episode 20" in note for note in notes)
+    collector = {"type": "episode", **collect.pop("collector")}  # type: ignore[dict-item]
+    elsewhere, _ = convert.converted(main_config, create | {"collector": collector}, policy)
+    assert elsewhere == experiment
+    collect["collector"] = {"get_train_sample": True, "reward_shaping": True}
+    with pytest.raises(ConfigError, match=r"collector\.reward_shaping: hpcdi's runs shape no"):
+        convert.converted(main_config, create, policy)
     with pytest.raises(ConfigError) as caught:
         convert.converted(
             main_config, create, {"on_policy": False, "learn": {}, "collect": {"n_episode": 1}}
@@ -210,6 +258,19 @@ def test_an_environment(form: tuple[dict[str, Any], list[str]]) -> None:
         assert set(episodes.stated) == {70.0}, "an evaluation counts what the environment states"
         assert evaluates or len(offsets) > 3, "each episode has a seed of its own"
         manager.close()
+
+
+def test_an_environments_settings_are_over_its_classs_and_those_of_its_place() -> None:
+    """A class may make other ones for each environment of a collector, and of an evaluation."""
+    ding = {"type": "fakes.ding_form:Levels", "length": 4}
+    cfg = {"type": "ding", "ding": ding, "collector_env_num": 3, "evaluator_env_num": 2}
+    for evaluates, number, levels in ((False, 0, [10, 11, 12]), (True, 0, [10, 11]),
+                                      (False, 1, [10, 11, 12]), (True, 1, [10, 11])):  # fmt: skip
+        with create_env_manager(
+            cfg, evaluate=evaluates, number=number, seed=np.random.SeedSequence(0)
+        ) as manager:
+            manager.launch()
+            assert manager.observation["observation"].tolist() == [[0, n, 4] for n in levels]
 
 
 # ----------------------------------------------------------------------------------------- policies

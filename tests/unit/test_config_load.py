@@ -18,6 +18,7 @@ from hpcdi.config.compiled import Compiled, compile_config, restore_config
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.load import dump, load, read_mapping
 from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
+from hpcdi.config.schema import check_over_ranks
 from hpcdi.config.team import TeamConfig
 from hpcdi.errors import EXIT_USAGE, ConfigError
 from hpcdi.run.environment import EXPERIMENT_VARIABLE, hand_over, take_handed_over
@@ -416,6 +417,45 @@ def test_a_buffer_holds_four_of_the_smallest_blocks(size: int, is_enough: bool) 
         found = problems_in(mapping)
         path = "policy.other.replay_buffer.replay_buffer_size"
         assert found == {path: "must be at least 132, 4 x (policy.collect.n_sample + 1), not 131"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "learners", "path", "said"),
+    [
+        (
+            {"learn": {"batch_size": 1024}}, 8, "policy.learn.batch_size",
+            "a batch of 1024 cannot be sampled from a replay buffer of 4096 that 8 learners share",
+        ),
+        (
+            {"other": {"replay_buffer": {"thruput_controller": {"sample_min_limit_ratio": 80}}}}, 1,
+            "policy.learn.batch_size",
+            "a batch of 64 x 80 (sample_min_limit_ratio) cannot be sampled from a replay buffer of",
+        ),
+        (
+            {"other": {"replay_buffer": {"replay_buffer_size": 263}}}, 2,
+            "policy.other.replay_buffer.replay_buffer_size",
+            "at least 264, 4 x (policy.collect.n_sample + 1) for each of 2 learners, not 263",
+        ),
+        (
+            {
+                "type": "r2d2", "model": {"memory": "gtrxl"},
+                "other": {"replay_buffer": {"replay_buffer_size": 400}},
+            }, 1, "policy.other.replay_buffer.replay_buffer_size",
+            "at least 580, 4 x (policy.collect.n_sample + 1 + model.memory_len), not 400",
+        ),
+    ],
+)  # fmt: skip
+def test_each_learner_s_share_of_the_buffer_holds_a_batch_and_some_blocks(
+    policy: Any, learners: int, path: str, said: str
+) -> None:
+    """Else it would wait for ever, or the first item would not fit into a block."""
+    learn = {**policy.get("learn", {}), "learner": {"learner_num": learners}}
+    with pytest.raises(ConfigError) as caught:  # noqa: PT012
+        config = compile_config({**ENV_MAPPING, "policy": {**policy, "learn": learn}}).config
+        raise ConfigError(check_over_ranks(config))
+    (problem,) = caught.value.problems
+    assert problem.path == path
+    assert said in problem.message
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "/abs"])

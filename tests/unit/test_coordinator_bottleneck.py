@@ -59,6 +59,12 @@ STEPS = {"env": 0.7, "policy": 0.2, "record": 0.05, "wait": 0.05}
         (seen(BUSY, {"wait": 0.7, "env": 0.3}), "collectors_wait", "learner_num"),
         (seen({"wait": 0.6, "train": 0.4}, {"disk": 0.5, "env": 0.5}), "disk", "fsync"),
         (seen(BUSY, STEPS, evaluating_s=120.0), "evaluation", "60%"),
+        (seen(BUSY, STEPS, evaluating_s=120.0), "evaluation", "(policy.eval.every), or fewer"),
+        (
+            seen(BUSY, STEPS, evaluating_s=120.0, policy={"eval": {"every": "9 seconds"}}),
+            "evaluation",
+            "(policy.eval.every=9 seconds), or fewer",
+        ),
         (
             seen(
                 BUSY, STEPS, samples_per_transition=190.0,

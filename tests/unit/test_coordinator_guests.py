@@ -160,12 +160,16 @@ def test_blocks_by_policies_that_are_too_old_count_and_are_not_learnt_from(run: 
     assert len(replay.take_freed()) == 1
 
 
+OF_RANKS = {"type": "mpi", "env_id": "a.c", "observation": {"size": 1}, "action": {"size": 1}}
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
         ({}, ""),
         ({"policy": {"type": "ppo"}}, "ppo learns on-policy"),
         ({"system": {"deterministic": True}}, "it is deterministic"),
+        ({"env": OF_RANKS}, "its environments are ranks of its job"),
     ],
 )
 def test_which_runs_take_guests(settings: dict[str, object], why: str) -> None:

@@ -30,6 +30,7 @@ from hpcdi.replay.manager import ReplayManager, blocks_of
 from hpcdi.replay.partition import MAX_UNREAD, Partition, item_rows
 from hpcdi.replay.placer import ring_rows
 from hpcdi.store.state_file import load_state, save_state
+from hpcdi.types import SequenceRule
 
 # ------------------------------------------------------------------------------------------- rows
 
@@ -84,6 +85,17 @@ def test_all_items_fit_however_short_they_are(length: int) -> None:
     for k in range(60):
         give(partition, block(k, lengths))
     assert partition.buffer.count() >= CAPACITY - sum(lengths)
+
+
+def test_all_sequences_fit_also_where_the_first_episodes_are_short() -> None:
+    """The ring takes its size from the first block, in which sequences end with episodes."""
+    replay = ReplayManager(make_buffer, BLOCK_BYTES, rule=SequenceRule(length=40, stride=40))
+    replay.open(1)
+    for number in range(1, 10):
+        read_all(replay, replay.assign(block(number, [5, 5, 5])))
+    for number in range(10, 100):
+        read_all(replay, replay.assign(block(number, [80])))
+    assert replay.count() >= CAPACITY - 2
 
 
 def test_a_block_larger_than_the_ring_is_an_error_that_says_what_to_do() -> None:
@@ -298,7 +310,7 @@ def test_a_learner_that_reads_slower_than_blocks_come_still_gets_items() -> None
 def test_while_there_is_no_learner_the_oldest_blocks_give_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hpcdi.replay.manager.EARLY_ROWS", 18 * 3)
+    monkeypatch.setattr("hpcdi.replay.manager.EARLY_ITEMS", 17 * 3)
     replay = make_replay()
     for k in range(1, 6):
         assert replay.assign(block(k, [17])) == []
@@ -536,7 +548,7 @@ def test_a_block_that_was_stored_before_its_last_piece_was_dropped_is_free() -> 
 def test_a_block_that_was_cut_before_there_was_a_learner_is_not_learnt_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hpcdi.replay.manager.EARLY_ROWS", 30)
+    monkeypatch.setattr("hpcdi.replay.manager.EARLY_ITEMS", 30)
     replay = make_replay()
     replay.assign(piece(1, [5], 0, 20))
     replay.assign(block(2, [28]))
@@ -573,6 +585,7 @@ def test_a_lent_block_that_was_stored_while_it_waited_is_read_from_its_shard() -
     replay = make_replay()
     replay.assign(lent(1, [5]))  # before there is a learner
     replay.stored(stored(1, [5]))
+    assert blocks_of(replay.state_dict()) == ["data/1.h5"]
     replay.open(1)
     for number in range(2, MAX_UNREAD + 3):
         replay.assign(lent(number, [5]))

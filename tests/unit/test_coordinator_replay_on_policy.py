@@ -13,7 +13,17 @@ import pytest
 from fakes.collector_channels import FOREVER_S, Counter, Learner, policy_update, values_of
 from fakes.collectors import Port, collector, do, registered_probes
 from fakes.feed_world import World
-from fakes.replay import BLOCK_BYTES, admitted, demand, make_buffer, read_all, rollout, serve
+from fakes.replay import (
+    BLOCK_BYTES,
+    admitted,
+    ask_all,
+    demand,
+    make_buffer,
+    on_policy_replay,
+    read_all,
+    rollout,
+    serve,
+)
 from fakes.scheduler import EVERY_S, Run
 from fakes.worker_world import COLLECTOR, LEARNER, Script, end, experiment
 from hpcdi.comm.messages import (
@@ -246,6 +256,18 @@ def test_a_piece_that_the_learner_has_not_read_is_no_piece_yet() -> None:
     assert part.serve(A) == [0, 1, 2, 4, 5]
 
 
+def test_rollouts_from_before_a_restart_are_freed() -> None:
+    """Nobody learns from them any more; their shards stayed in the run folder for ever."""
+    managers = [ReplayManager(make_buffer, BLOCK_BYTES, OnPolicyPartition) for _ in range(2)]
+    before, after = managers
+    before.open(1)
+    ready = rollout(A, 1, 0)
+    before.assign(ready)
+    after.load_state_dict(before.state_dict(), {ready.shard.path: ready})
+    assert after.open(1) == []
+    assert after.take_freed() == [ready.shard.path]
+
+
 def test_shards_that_were_learnt_from_are_freed_when_their_rows_are_needed() -> None:
     part = Part()
     freed: list[str] = []
@@ -256,6 +278,16 @@ def test_shards_that_were_learnt_from_are_freed_when_their_rows_are_needed() -> 
         freed += part.partition.take_freed()
     assert freed == [f"data/{(A << BLOCK_ID_BITS) + k}.h5" for k in range(len(freed))]
     assert len(freed) > 20
+
+
+def test_shards_that_a_dead_learner_has_learnt_from_are_freed() -> None:
+    replay = on_policy_replay(1, 2)
+    for rank in (A, B):
+        read_all(replay, replay.assign(rollout(rank, 1, 0)))
+    ask_all(replay, 0)
+    assert len(replay.serve(0, (A, B))) == 2
+    assert replay.lose(1) == []
+    assert replay.take_freed() == [rollout(A, 1, 0).shard.path]
 
 
 # ------------------------------------------------------------------------------------- its settings
@@ -433,7 +465,7 @@ def gate(
 ) -> StalenessGate:
     cls: type[PolicyConfig] = IMPALAConfig if corrects else PPOConfig
     other = OtherConfig(replay_buffer=AdvancedBufferConfig(max_staleness=bound))
-    return StalenessGate(cls(on_policy=on_policy, other=other), now=100.0)
+    return StalenessGate(cls(on_policy=on_policy, other=other), now=100.0, patience_s=300.0)
 
 
 def test_who_corrects_for_staleness_never_waits_for_a_policy() -> None:

@@ -196,6 +196,17 @@ def test_an_experiment_without_a_ratio_has_none() -> None:
     assert replay_ratio_of(config(), 2).due(1000, 0) == 8 * 999, "as DQN's paper has it"
 
 
+def test_no_samples_are_due_for_the_transitions_of_the_first_sequences() -> None:
+    """The buffer is filled to `min_fill` by sequences that are 20 transitions apart."""
+    learn, buffer = {"replay_ratio": 2}, {"min_fill": 101}
+    collect = {"n_sample": 80}
+    kept = replay_ratio_of(
+        config(type="r2d2", learn=learn, collect=collect, other={"replay_buffer": buffer})
+    )
+    assert (kept.due(2001, 0), kept.due(2011, 0)) == (0, 20)
+    assert not kept.collectors_wait
+
+
 def updates(rounds: int, **policy: Any) -> list[int]:
     """Batches after each of some rounds of 100 transitions, where they are drawn at once."""
     kept, done = replay_ratio_of(config(**policy), in_turns=True), []

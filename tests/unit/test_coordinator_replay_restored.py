@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.replay import (
+    BLOCK_BYTES,
     CAPACITY,
     admitted,
     ask_all,
     block,
     demand,
+    make_buffer,
     make_replay,
     on_policy_replay,
     read_all,
@@ -26,6 +28,7 @@ from fakes.replay import (
 from hpcdi.comm.messages import BlockReady
 from hpcdi.replay.manager import ReplayManager, blocks_of
 from hpcdi.store.state_file import load_state, save_state
+from hpcdi.types import SequenceRule
 
 
 class Data:
@@ -148,6 +151,30 @@ def test_another_number_of_learners_shares_the_data(
     assert again.count() == 60
     counts = {part.buffer.count() for part in again.partitions.values()}
     assert counts == {60 // len(learners)}
+
+
+@pytest.mark.parametrize("how", ["a resume by two", "a death of two"])
+def test_sequences_are_shared_anew_as_a_whole(how: str, tmp_path: Path) -> None:
+    """A sequence has many rows: as many items as the buffer holds may wait, not as many rows."""
+    rule = SequenceRule(length=40, stride=20)
+
+    def made() -> ReplayManager:
+        return ReplayManager(make_buffer, BLOCK_BYTES, rule=rule)
+
+    replay, published = made(), dict[str, BlockReady]()
+    replay.open(*((1,) if how.startswith("a resume") else (1, 2)))
+    for number in range(25):  # each of four sequences, in 82 rows
+        ready = published[f"data/{number}.h5"] = block(number, [40, 40])
+        read_all(replay, replay.assign(ready))
+    assert replay.count() == CAPACITY
+    if how.startswith("a resume"):
+        again = made()
+        again.load_state_dict(through_file(tmp_path, replay), published)
+        replay, orders = again, again.open(1, 2)
+    else:
+        orders = replay.lose(2)
+    read_all(replay, orders)
+    assert (replay.count(), replay.figures().blocks_skipped) == (CAPACITY, 0)
 
 
 def drawn_from(beta: float) -> Data:

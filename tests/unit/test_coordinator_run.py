@@ -19,7 +19,7 @@ from fakes.replay import block
 from fakes.scheduler import STOP_VALUE
 from fakes.simulated_workers import LEARNER, RANKS, SimulatedCollector, SimulatedLearner
 from hpcdi.comm.link import LocalWorld
-from hpcdi.comm.messages import Leave, StopRequest, WorkerFailed
+from hpcdi.comm.messages import Leave, StopRequest, WorkerFailed, WorkerReady
 from hpcdi.config.compiled import compile_config
 from hpcdi.errors import WorkerSilentError
 from hpcdi.roles.coordinator import coordinator as module
@@ -47,6 +47,18 @@ def experiment(*, patience_s: float = LIMIT_S, keep_data: bool = True, **command
             },
         }
     ).config
+
+
+def test_a_job_that_is_suspended_as_it_begins_or_ends_is_waited_for() -> None:
+    world = LocalWorld(2)
+    with RunCoordinator(experiment(), world.link(0)) as coordinator:
+        assert coordinator.turn(0.0)
+        assert coordinator.turn(3600.0), "the worker had no time left to start"
+        world.link(1).send(0, WorkerReady("collector", "host", 0))
+        assert coordinator.turn(3601.0, StopRequest("enough", 85))
+        assert coordinator.turn(7200.0), "nor to end"
+        turns = (7200.0 + after_s for after_s in range(0, 1000, 9))
+        assert next(now for now in turns if not coordinator.turn(now)) <= 7200.0 + LIMIT_S
 
 
 class Cluster:
@@ -206,17 +218,22 @@ def test_a_failure_is_shown_at_once(
 def test_who_says_nothing_at_the_end_is_named(
     cluster: Cluster, aside: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 0's clock leaps when all others have said goodbye, however long that takes."""
-    ahead_s = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[0], time=time.time)
-    monkeypatch.setattr(module, "time", clock)
+    """Rank 0's clock goes fast when all others have said goodbye, however long that takes."""
+    ahead_s = turn_s = 0.0
+
+    def now() -> float:
+        nonlocal ahead_s
+        ahead_s += turn_s
+        return time.monotonic() + ahead_s
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=now, time=time.time))
     with Coordinator(experiment(max_env_step=500), cluster.world.link(0)) as coordinator:
         cluster.go_on()  # all say that they are ready
         del cluster.workers[4]
         running = aside.submit(coordinator.run)
         cluster.play_until(lambda: coordinator.silent == {4: "collector"}, evaluations=False)
         assert not running.done()
-        ahead_s[0] = 2 * LIMIT_S
+        turn_s = 5.0  # a leap would be a suspension of the job
         assert running.result(LIMIT_S).state == "done"
         assert coordinator.silent == {4: "collector"}
 

@@ -29,6 +29,9 @@ from hpcdi.utils.progress import Evaluation
         ("perf/policy_lag", "curves/staleness"),
         ("perf/idle_frac/rank3", "detail/perf/idle_frac/rank3"),
         ("buffer_rank1_iter/use_avg", "detail/buffer_rank1/use_avg"),
+        ("callbacks/per_iter/lr", "detail/callbacks/per_iter/lr"),
+        ("learner_step/callbacks/lr", "detail/learner/callbacks/lr"),
+        ("collector_step/info/a_learner_iter/x", "info/a_learner_iter/x"),
     ],
 )
 def test_a_curve_is_shown_once(tag: str, name: str | None) -> None:
@@ -69,10 +72,13 @@ def test_all_are_over_environment_steps(tmp_path: Path) -> None:
     curves.add_scalar("buffer_rank1_iter/use_avg", 1.0, 7)  # of a restart: nobody knows where
     curves.add_scalar("perf/policy_lag", 2.0, 500)
     curves.add_scalar("buffer_rank1_iter/use_avg", 3.0, 8)
+    curves.add_scalar("evaluator_step/info/per_iter/x", 4.0, 400)
     writer.close()
     events = EventAccumulator(str(tmp_path)).Reload()
     points = [(p.step, p.value) for p in events.Scalars("detail/buffer_rank1/use_avg")]
     assert points == [(500, 3.0)]
+    (point,) = events.Scalars("info/evaluation_per_iter/x")
+    assert (point.step, point.value) == (400, 4.0)
 
 
 def test_means_of_learners_have_di_engines_tags(tmp_path: Path) -> None:

@@ -201,6 +201,17 @@ def test_lateness_is_reported_once(has_begun: bool) -> None:
     assert late(workers, 20.0 + COLLECT_S) == []
 
 
+def test_a_task_that_is_to_end_is_not_late_by_a_suspension() -> None:
+    workers = table(collectors=2)
+    for name in "ab":
+        workers.start_collector(collect(name), 0.0)
+    assert closed(workers, 10.0) == ["a"]
+    workers.excuse(1e4, 1e4 + 11.0)
+    assert late(workers, 1e4 + 11.0) == []
+    assert closed(workers, 1e4 + 11.0) == [], "nor is another one asked"
+    assert late(workers, 1e4 + 10.0 + COLLECT_S) == [(1, TaskLate("a", COLLECT_S))]
+
+
 def test_open_tasks_are_never_late() -> None:
     workers = table(collectors=1, learners=1)
     workers.start_collector(collect("a"), 0.0)
@@ -297,6 +308,16 @@ def test_a_frozen_worker_that_cannot_be_killed_ends_the_run() -> None:
     workers.check(SILENCE_S + 1 + OWN_END_S)
     with pytest.raises(WorkerSilentError, match="rank 3"):
         workers.check(SILENCE_S + 2 + OWN_END_S)
+
+
+def test_while_the_job_is_suspended_nobody_that_was_killed_need_die() -> None:
+    workers = survivors()
+    let_all_speak_but({3}, workers, SILENCE_S)
+    assert workers.check(SILENCE_S + 1)
+    workers.excuse(1e4, 1e4 + SILENCE_S + 2)
+    assert workers.check(1e4 + SILENCE_S + 2) == []
+    with pytest.raises(WorkerSilentError, match="rank 3"):
+        workers.check(1e4 + SILENCE_S + 2 + OWN_END_S)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_episodes_are_those_that_the_run_has_counted(tmp_path: Path) -> None:
     (line,) = episodes_of(RunLayout(tmp_path))
     assert f"episodes: {counted} whole ones of {sum(map(len, episodes))} transitions" in line
     assert f"return {np.mean(returns):.6g} ± " in line
-    few = list(read_episodes(tmp_path, columns=["action"]))
+    few = list(read_episodes(tmp_path, columns="action"))
     assert [e.facts for e in few] == [e.facts for e in episodes]
     assert all(np.array_equal(a.action, b.action) for a, b in zip(few, episodes, strict=True))
     assert few[0].columns.keys() == {

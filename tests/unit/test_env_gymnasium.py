@@ -356,3 +356,16 @@ def test_a_vector_form_that_cannot_be_stepped_is_left_for_single_ones(
                 assert envs.step({"action": np.zeros(2, np.int64)}).reward.tolist() == [1.0, 1.0]
         finally:
             gymnasium.registry.pop("test/Silent-v0")
+
+
+def test_wrappers_of_an_id_are_around_single_ones() -> None:
+    """A vector form has none of them: the id could not be made."""
+    scaled = gymnasium.wrappers.RescaleObservation.wrapper_spec(min_obs=-1.0, max_obs=1.0)
+    gymnasium.register(
+        "test/Both-v0", lambda **_given: CountEnv(), vector_entry_point=Silent,
+        additional_wrappers=(scaled,),
+    )  # fmt: skip
+    try:
+        assert not GymnasiumEnv.has_vector(config(env_id="test/Both-v0"))
+    finally:
+        gymnasium.registry.pop("test/Both-v0")

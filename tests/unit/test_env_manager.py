@@ -676,3 +676,39 @@ def test_healthy_ones_say_so() -> None:
             steps_of(manager, 2 * LENGTH)
             assert manager.health == HEALTHY
             assert len(manager.child_pids) == (2 if form == "forkserver" else 0)
+
+
+class Drawn(CountEnv):
+    """Draws white."""
+
+    def __init__(self, white: Any) -> None:
+        super().__init__(LENGTH)
+        self._white = white
+
+    def render(self) -> Any:
+        return np.full((2, 2, 3), self._white)
+
+
+def test_pictures_are_of_bytes() -> None:
+    """Fractions became black films."""
+    for white in (np.uint8(255), np.int64(255)):
+        with running("pool", [partial(Drawn, white)]) as manager:
+            (picture,) = manager.pictures()
+            assert picture.dtype == np.uint8
+            assert (picture == 255).all()
+    for white, said in ((1.0, "float64"), (np.int64(256), "int64"), (np.True_, "bool")):
+        with (
+            running("pool", [partial(Drawn, white)]) as manager,
+            pytest.raises(EnvError, match=f"draws pictures of {said}, and must draw .*uint8"),
+        ):
+            manager.pictures()
+
+
+def test_the_slowest_is_one_of_those_that_live() -> None:
+    fns = [partial(LateEnv, LENGTH, fail_at=25), COUNT, COUNT]
+    with made("pool", fns, max_retry=0) as manager:
+        manager.retires = True
+        manager.launch()
+        steps_of(manager, 60)
+        assert manager.health["envs_retired"] == 1
+        assert manager.slowest["env"] in (1, 2)

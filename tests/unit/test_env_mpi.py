@@ -43,7 +43,7 @@ from hpcdi.env.mpi.environment import MpiEnv, facts_of
 from hpcdi.env.mpi.launch import Program, last_words, located, log_path
 from hpcdi.env.mpi.manager import SolverEnvs, SolverWorker
 from hpcdi.env.mpi.pool import CoupledGroup, SolverPool
-from hpcdi.env.mpi.python_solver import _Answering
+from hpcdi.env.mpi.python_solver import _Answering, _failure_to_close
 from hpcdi.env.mpi.solvers import Solver, SolverLimits
 from hpcdi.env.mpi.vectors import put_vector, size_of, sizes_of, unrounded, vector_of
 from hpcdi.env.process_state import SENT_TO_ALL
@@ -456,6 +456,46 @@ class Alone:
         self.answered.append(observation)
 
 
+class Closed(Replaced):
+    def close(self) -> None:
+        self.closed = "alone"
+
+
+class ClosedTogether(Replaced):
+    def close(self, comm: Any) -> None:
+        self.closed = f"on rank {comm.Get_rank()}"
+
+
+class ClosedAt(Replaced):
+    def close(self, comm: Any = None) -> None:
+        self.closed = f"on rank {comm.Get_rank()}"
+
+
+class ClosedInAWay(Replaced):
+    def close(self, remove: bool = False) -> None:
+        self.closed = f"remove {remove}"
+
+
+class Unclosed(Replaced):
+    def close(self, comm: Any) -> None:
+        raise OSError("the disk is full")
+
+
+def test_a_class_writes_its_last_files_and_what_it_raises_is_told(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """One that took `comm` was never called, and nobody was told what one raised."""
+    assert _failure_to_close(Replaced(), Alone(1)) == ""
+    for made, said in (
+        (Closed(), "alone"), (ClosedTogether(), "on rank 1"), (ClosedAt(), "on rank 1"),
+        (ClosedInAWay(), "remove False"),
+    ):  # fmt: skip
+        assert _failure_to_close(made, Alone(1)) == ""
+        assert made.closed == said
+    assert _failure_to_close(Unclosed(), Alone(1)) == "OSError: the disk is full"
+    assert "in close" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("order", [Kind.RESET, Kind.STEP])
 @pytest.mark.parametrize("other", [None, (None, None, None, None, None)])
 def test_what_other_ranks_than_the_first_return_does_not_count(order: Kind, other: Any) -> None:
@@ -530,6 +570,52 @@ def test_episodes_of_solvers_are_those_of_other_environments() -> None:
             seeds, resets = of.seeds.T
             np.testing.assert_array_equal(begun[:, 2], seeds.astype(np.float32))
             assert not resets.any()
+
+
+class CutGroup(FakeGroup):
+    """Its episodes end after so many steps; it notes their seeds, and may answer too few numbers.
+
+    Args:
+        length: steps of an episode.
+        wrong_at: the step with too few numbers; 0: none.
+    """
+
+    def __init__(self, length: int, wrong_at: int = 0) -> None:
+        super().__init__()
+        self.length, self.wrong_at, self.seeds = length, wrong_at, list[int]()
+
+    def order(self, message: SolverMessage, deadline: float) -> None:
+        super().order(message, deadline)
+        if message.kind is Kind.RESET:
+            self.seeds.append(message.seed)
+        assert self._answer is not None
+        is_wrong = message.kind is Kind.STEP and self.steps == self.wrong_at
+        self._answer = self._answer._replace(
+            truncated=self.steps == self.length, values=self._answer.values[: 3 - is_wrong]
+        )
+
+
+def test_a_solver_s_episodes_begin_by_the_same_seeds_however_long_they_are() -> None:
+    """A seed was drawn in each step: a policy that plays longer met other episodes."""
+    seeds = []
+    for length in (1, 3):
+        group = CutGroup(length)
+        with manager(solver(group)) as envs:
+            for number in range(3 * length):
+                step = envs.step({"action": ACTION[:1]})
+                assert step.seeds is not None
+                assert step.seeds[0, 0] == group.seeds[number // length]
+        seeds.append(group.seeds)
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 4
+
+
+def test_a_solver_s_wrong_number_is_said_with_its_step() -> None:
+    groups = CutGroup(4), CutGroup(4, wrong_at=2)
+    with manager(*map(solver, groups)) as envs:
+        envs.step({"action": ACTION})
+        with pytest.raises(EnvValueError, match="environment 1, step 2 of its episode: "):
+            envs.step({"action": ACTION})
 
 
 class LateGroup(FakeGroup):

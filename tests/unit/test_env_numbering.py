@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +91,50 @@ def test_other_texts_stay_as_they_are() -> None:
     assert numbered(kwargs) == kwargs
     assert not is_numbered(kwargs)
     assert numbered("x{index}-{ index+1 }") == "x0-1"
+
+
+class Indexed(gymnasium.Env[Any, Any]):
+    """Observes the variable when it was made."""
+
+    observation_space, action_space = spaces.Box(-1, 99, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._seen = np.array([int(os.environ.get(ENV_INDEX, "-1"))], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self._seen, {}
+
+    def step(self, action: Any) -> Any:
+        return self._seen, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+def test_those_that_gymnasium_steps_together_have_the_variable_too(vectorization: str) -> None:
+    cfg = {**CFG, "env_id": f"{__name__}:Indexed", "kwargs": {}, "vectorization": vectorization}
+    for evaluate, numbers in ((False, [5, 6]), (True, [7, 8, 9])):
+        with create_env_manager(
+            cfg, evaluate=evaluate, number=1, seed=np.random.SeedSequence(0)
+        ) as envs:
+            envs.launch()
+            assert envs.observation["observation"][:, 0].tolist() == numbers
+    assert ENV_INDEX not in os.environ
+
+
+def _folder_after_making(folder: str) -> None:
+    """Exits with 1 where making an environment in this process leaves another present folder."""
+    os.chdir(folder)
+    make_numbered(dict, 3, "envs")
+    sys.exit(Path.cwd() != Path(folder) or ENV_INDEX in os.environ)
+
+
+def test_a_process_that_makes_environments_and_is_not_theirs_keeps_its_folder(
+    tmp_path: Path,
+) -> None:
+    """As one of multiprocessing, of several runs side by side."""
+    process = multiprocessing.get_context("fork").Process(
+        target=_folder_after_making, args=(str(tmp_path),)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert (tmp_path / "envs" / "000003").is_dir()

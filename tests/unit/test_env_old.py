@@ -339,15 +339,30 @@ WRAPPED = {"wrappers": [f"{__name__}:WrapperOfASeedAlone", "FlattenObservation"]
 )
 def test_a_reset_by_a_seed_alone_is_an_old_one(settings: dict[str, Any]) -> None:
     """Each of its resets failed: it has no argument `options`."""
-    cfg = {"type": "gymnasium", "env_id": f"{__name__}:OfASeedAlone", **settings}
+    gymnasium.register("test/OfASeedAlone-v0", OfASeedAlone, max_episode_steps=9)
+    try:
+        by_id, by_class = (
+            _first_of({"env_id": env_id, **settings})
+            for env_id in ("test/OfASeedAlone-v0", f"{__name__}:OfASeedAlone")
+        )
+    finally:
+        gymnasium.registry.pop("test/OfASeedAlone-v0")
+    assert by_id == by_class
+    for make in (OfASeedAlone, lambda: PassesOn(OfASeedAlone())):
+        with make_env_manager(None, [make] * 8, seed=np.random.SeedSequence(0)) as envs:
+            envs.launch()
+            assert envs.observation["observation"].tolist() == by_class
+
+
+def _first_of(settings: dict[str, Any]) -> Any:
+    """First observations of environments that are stepped then."""
+    cfg = {"type": "gymnasium", **settings}
     with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
         envs.launch()
         first = envs.observation["observation"].copy()
         envs.step({"action": np.zeros(8, np.int64)})
-    for make in (OfASeedAlone, lambda: PassesOn(OfASeedAlone())):
-        with make_env_manager(None, [make] * 8, seed=np.random.SeedSequence(0)) as envs:
-            envs.launch()
-            assert envs.observation["observation"].tolist() == first.tolist()
+        assert not envs.failures
+    return first.tolist()
 
 
 class Several:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -16,6 +16,7 @@ from fakes.battle_envs import FromOne, SeedsBattle, ThreeEnv
 from fakes.env_managers import of_games
 from fakes.spaces import simple_spaces
 from hpcdi.api import _type_of
+from hpcdi.env.best_response import SmallGame
 from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, as_battle, teams_of
@@ -473,3 +474,72 @@ def test_what_cannot_be_made_says_so(env_id: str, problem: str) -> None:
 def test_wrong_keyword_arguments_are_named() -> None:
     with pytest.raises(ConfigError, match=r"env.kwargs: .*'colour'"):
         look_at(config("classic.connect_four_v3", kwargs={"colour": 1}))
+
+
+class Solo:
+    """PettingZoo's API, of one player or two; options of a reset say its steps."""
+
+    metadata: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, players: int = 1) -> None:
+        self.possible_agents = [*"ab"[:players]]
+
+    def observation_space(self, _name: str) -> Any:
+        return gymnasium.spaces.Box(0, 9, (1,), np.float32)
+
+    def action_space(self, _name: str) -> Any:
+        return gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self.left = list(self.possible_agents), (options or {}).get("steps", 2)
+        return self._each(np.zeros(1, np.float32)), self._each({})
+
+    def step(self, _actions: Any) -> Any:
+        self.left -= 1
+        self.agents = self.agents if self.left else []
+        seen = self._each(np.full(1, self.left, np.float32))
+        return seen, *map(self._each, (1.0, not self.left, False, {}))
+
+    def _each(self, value: Any) -> dict[str, Any]:
+        return dict.fromkeys(self.possible_agents, value)
+
+    def close(self) -> None: ...
+
+
+def test_a_game_of_one_player_is_played(form: str) -> None:
+    cfg = config(f"{__name__}:Solo", collector_env_num=1, manager={"type": form})
+    assert look_at(cfg, trains=True).players == 1
+    with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as rows:
+        rows.launch()
+        steps = [rows.step({"action": np.zeros(1, np.int64)}) for _ in range(4)]
+        assert [step.terminated[0] for step in steps] == [False, True, False, True]
+        assert [step.successor["observation"][0, 0] for step in steps] == [1, 0, 1, 0]
+        assert not rows.failures
+
+
+def test_a_game_begins_by_options() -> None:
+    with make_env_manager(None, [partial(Solo, 2)], battle=True) as rows:
+        rows.launch()
+        rows.reset({0: {"options": {"steps": 1}}})
+        assert rows.step({"action": np.zeros(2, np.int64)}).terminated.all()
+
+
+class OneSpace:
+    """Of `BattleEnv`'s shape; its players' spaces are one."""
+
+    agents = 2
+    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None) -> Any:
+        return [np.zeros(1, np.float32)] * 2
+
+    def close(self) -> None: ...
+
+
+def test_one_space_is_that_of_each_player() -> None:
+    here = f"{__name__}:OneSpace"
+    assert look_at(config(here)).players == 2
+    team = look_at(TeamEnv.parse_config({"env_id": here}))
+    assert [field.name for field in team.spaces.action] == ["player_0", "player_1"]
+    assert SmallGame(OneSpace()).at(0, ()).seen[1] is not None

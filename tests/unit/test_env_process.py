@@ -524,7 +524,7 @@ def test_one_that_is_made_anew_draws_other_numbers() -> None:
         assert not np.isin(seen(manager), first).any()
 
 
-def test_environments_of_gymnasium_s_processes_draw_other_numbers() -> None:
+def test_environments_that_gymnasium_steps_together_draw_other_numbers() -> None:
     cfg = {
         "type": "gymnasium", "env_id": "fakes.environments:Drawing", "vectorization": "sync",
         "collector_env_num": 3,
@@ -714,3 +714,45 @@ def test_exits_that_are_no_failures(within: str, code: int) -> None:
     )
     words = [sys.executable, "-c", program]
     assert subprocess.run(words, timeout=60, check=False).returncode == code
+
+
+FORKED = """
+import os
+import sys
+import numpy as np
+import torch
+from hpcdi.env.create import create_env_manager
+
+cfg = {
+    "type": "gymnasium", "env_id": "fakes.environments:Drawing", "vectorization": "sync",
+    "collector_env_num": 2,
+}
+if child := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
+    before = torch.get_rng_state()
+    envs.launch()
+    print(torch.equal(torch.get_rng_state(), before))
+"""
+
+
+def test_a_policy_s_numbers_are_its_own_in_a_forked_process_too() -> None:
+    """Environments that are stepped together set torch's generator there."""
+    words, tests = [sys.executable, "-c", FORKED], str(Path(__file__).parents[1])
+    done = subprocess.run(
+        words, env={**os.environ, "PYTHONPATH": tests}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+class OfWrongSpaces(gymnasium.Env[Any, Any]):
+    def __init__(self) -> None:
+        self.observation_space = spaces.Tuple(3)  # type: ignore[arg-type]
+
+
+def test_what_a_library_raises_in_its_code_is_the_environment_s() -> None:
+    """It was said of env.kwargs."""
+    cfg = {"type": "gymnasium", "env_id": f"{__name__}:OfWrongSpaces"}
+    with pytest.raises(EnvError, match=r"TypeError: .*not iterable .*test_env_process.py, line"):
+        look_at(get_env_cls(cfg).parse_config(cfg))

@@ -11,12 +11,14 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 
 from hpcdi.config.env import seeds_of
 from hpcdi.env.arguments import is_numbered, make_numbered, numbered
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.probe import look_at
+from hpcdi.env.vector import VectorEnvs
 from hpcdi.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("env_helpers")
@@ -102,7 +104,7 @@ def test_seeds_are_named_one_by_one_or_by_ranges() -> None:
     assert seeds_of("3..5") == (3, 4, 5)
     assert seeds_of([7, "10..11", 1]) == (7, 10, 11, 1)
     assert seeds_of(()) == seeds_of("") == ()
-    for wrong in (["-1"], "a..b", ["3.5"], "5..3", [0, "1..0"]):
+    for wrong in (["-1"], "a..b", ["3.5"], "5..3", [0, "1..0"], "0..", "..", [3, "7.. "]):
         with pytest.raises(ValueError, match="is "):
             seeds_of(wrong)
     with pytest.raises(ConfigError, match=r"seeds: is 'x'"):
@@ -306,8 +308,9 @@ def test_a_process_that_has_grown_is_made_anew_in_its_own_folder(tmp_path: Path)
 def test_renewals_are_of_episodes_or_of_a_process() -> None:
     with pytest.raises(ConfigError, match=r"renew_after: MiB are those of a child process"):
         manager(manager={"renew_after": "5 MiB"})
-    with pytest.raises(ConfigError, match=r"renew_after: is a number and one of"):
-        manager(manager={"renew_after": "often"})
+    for wrong in ("often", "1.2.3 episodes", ". episodes", "0 episodes"):
+        with pytest.raises(ConfigError, match=r"renew_after: is a number above 0 and one of"):
+            manager(manager={"renew_after": wrong})
 
 
 def test_a_folder_stands_in_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,3 +319,91 @@ def test_a_folder_stands_in_arguments(tmp_path: Path, monkeypatch: pytest.Monkey
     assert seen == {"save": f"{tmp_path}/envs/000003/x", "n": 3}
     assert is_numbered(["{folder}"])
     assert "HPCDI_ENV_FOLDER" not in os.environ
+
+
+class Endless(Born):
+    """Its episodes are cut."""
+
+    def step(self, action: Any) -> Any:
+        return self._seen(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("kind", ["Born", "Endless"])
+@pytest.mark.parametrize("quota", [1, 3])
+def test_those_of_evaluations_are_made_anew_too(kind: str, quota: int) -> None:
+    """None was, where an evaluation had ended with its last episode, or an episode was cut."""
+    given = {"env_id": f"{__name__}:{kind}", "evaluator_env_num": 1}
+    Born.born = 0
+    with manager(
+        evaluate=True, **given, manager={"renew_after": "2 episodes"}, evaluator_episode_num=quota
+    ) as envs:
+        envs.hands_over, envs.max_steps = True, 2
+        envs.launch()
+        seen = []
+        for _ in range(6 // quota):
+            envs.reset(quota=quota)
+            while not envs.done:
+                seen.append(envs.observation["observation"][0, 1])
+                envs.step({"action": np.zeros(1, np.int64)})
+    assert seen == [0.0] * 4 + [1.0] * 4 + [2.0] * 4, "two episodes of two steps each"
+    Born.kept.clear()
+
+
+class Grows(Failing):
+    """Leaks; one of some number fails, and is retired."""
+
+    def step(self, action: Any) -> Any:
+        Born.kept.append(bytearray(4 << 20))
+        return super().step(action)
+
+
+def test_a_process_that_has_grown_is_made_anew_though_another_is_retired() -> None:
+    children = {
+        "type": "subprocess", "renew_after": "6 MiB", "max_retry": 0, "retry_waiting_time": 0.0,
+    }  # fmt: skip
+    kwargs = {"index": "{index}", "broken": 0}
+    with manager(env_id=f"{__name__}:Grows", kwargs=kwargs, manager=children) as envs:
+        envs.retires = True
+        envs.launch()
+        for _ in range(4):
+            envs.step({"action": np.zeros(2, np.int64)})
+        before = envs.child_pids
+        for _ in range(6):
+            envs.step({"action": np.zeros(2, np.int64)})
+        assert len(before) == len(envs.child_pids) == 1
+        assert before != envs.child_pids
+
+
+def test_seeds_of_evaluations_leave_collectors_as_they_are() -> None:
+    """The look at one said single ones, and collectors stepped a vector."""
+    cfg = {"type": "gymnasium", "env_id": "CartPole-v1"}
+    for given, vectors in (
+        ({"eval_seeds": "0..3"}, [True, False]), ({"seeds": "0..3"}, [False, True]),
+    ):  # fmt: skip
+        config = get_env_cls(cfg).parse_config({**cfg, **given})
+        for evaluate, is_vector in zip((False, True), vectors, strict=True):
+            assert get_env_cls(cfg).is_vector(config, evaluate=evaluate) == is_vector
+            seed = np.random.SeedSequence(0)
+            envs = create_env_manager(config, evaluate=evaluate, seed=seed)
+            assert isinstance(envs._backend, VectorEnvs) == is_vector
+
+
+class Wide(CartPoleEnv):
+    """Its vector form has other observations."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.observation_space = spaces.Box(-9, 9, (5,), np.float32)
+
+
+def test_single_ones_of_evaluations_are_looked_at_beside_a_vector_of_collectors() -> None:
+    """What could not be made so ended the run at its first evaluation."""
+    for single, said in ((None, "entry_point is not specified"), (Wide, "leads to other spaces")):
+        gymnasium.register("test/V-v0", single, vector_entry_point=CartPoleVectorEnv)
+        try:
+            cfg = {"type": "gymnasium", "env_id": "test/V-v0"}
+            assert look_at(get_env_cls(cfg).parse_config(cfg)).players == 1
+            with pytest.raises(ConfigError, match=said):
+                look_at(get_env_cls(cfg).parse_config({**cfg, "eval_seeds": "0..3"}))
+        finally:
+            gymnasium.registry.pop("test/V-v0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -15,6 +15,7 @@ from hpcdi.comm.messages import CollectProgress
 from hpcdi.config.schedule import courses_of
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.manager import EnvManager
+from hpcdi.env.probe import look_at
 from hpcdi.errors import ConfigError, EnvValueError
 from hpcdi.roles.coordinator.curriculum import Curriculum
 
@@ -341,3 +342,42 @@ def test_a_resumed_run_has_its_value_and_forgets_what_was_noted_of_another_metri
 def test_limits_are_numbers_as_python_writes_them(limit: str) -> None:
     (course,) = courses_of({"gap": {"values": [1, 2], "when": f"return >= {limit}"}})
     assert course.limit == float(limit)
+
+
+class Licensed(Windy):
+    """Of its level 1 the first that is made fails."""
+
+    refused: ClassVar[list[int]] = []
+
+    def __init__(self, level: int = 0) -> None:
+        if level and not Licensed.refused:
+            Licensed.refused.append(level)
+            raise RuntimeError("no licence is free")
+        super().__init__(level)
+
+
+def test_one_that_cannot_be_made_anew_once_is_made_at_the_next_try() -> None:
+    cfg = {
+        "type": "gymnasium", "env_id": f"{__name__}:Licensed", "collector_env_num": 1,
+        "manager": {"retry_waiting_time": 0.0},
+        "schedule": {"kwargs.level": COURSES["kwargs.level"]},
+    }  # fmt: skip
+    Licensed.refused.clear()
+    seed, scheduled = np.random.SeedSequence(0), {"kwargs.level": (0, 0.0)}
+    with create_env_manager(cfg, evaluate=False, scheduled=scheduled, seed=seed) as envs:
+        envs.launch()
+        envs.schedule({"kwargs.level": (1, 1.0)})
+        seen, infos = played(envs, 4)
+        assert [level for level, *_ in seen] == [0, 1, 1, 1]
+        assert envs.failures == 1
+        assert [info["schedule/kwargs.level"] for info in infos] == [0.0, 1.0]
+
+
+def test_an_argument_that_environments_do_not_have_is_refused() -> None:
+    """A curve said that they were played with it."""
+    ding = {"type": "fakes.ding_form:Env", "length": 3}
+    cfg = {
+        "type": "ding", "ding": ding, "schedule": {"kwargs.length": COURSES["kwargs.level"]},
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"env.schedule.kwargs.length: environments of type 'di"):
+        look_at(get_env_cls(cfg).parse_config(cfg), trains=True)

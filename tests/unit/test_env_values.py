@@ -217,7 +217,7 @@ def test_an_info_that_is_no_mapping_says_nothing(info: Any) -> None:
         def step(self, action: Any) -> Any:
             return (*super().step(action)[:4], info)
 
-    for form, make in (("pool", lambda: Env(2)), ("next_step", lambda: Checked(Env(2)))):
+    for form, make in (("pool", lambda: Env(2)), ("next_step", lambda: Checked(Env(2), 0))):
         with running(form, [make] * 2) as envs:
             steps_of(envs, 4)
             assert envs.failures == 0
@@ -319,3 +319,31 @@ def test_keys_with_slashes_are_those_of_groups() -> None:
     }  # fmt: skip
     chosen = {"action/arm/torque": np.ones((1, 2), np.float32), "action/grip/close": np.array([1])}
     assert set(Space.of_actions(acts).value(chosen, 0)) == {"arm/torque", "grip/close"}
+
+
+class WrongLate(CountEnv):
+    """Number 1 returns another shape in the second step of its second episode."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self._is_wrong, WrongLate.made = WrongLate.made == 1, WrongLate.made + 1
+
+    def step(self, action: Any) -> Any:
+        observation, *others = super().step(action)
+        is_now = self._is_wrong and observation.tolist() == [2.0, 1.0]
+        return (np.zeros(3, np.float32) if is_now else observation, *others)
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+def test_the_environment_and_its_step_are_named(vectorization: str) -> None:
+    cfg = {
+        "type": "gymnasium", "env_id": f"{__name__}:WrongLate", "vectorization": vectorization,
+        "collector_env_num": 3,
+    }  # fmt: skip
+    WrongLate.made = 0
+    with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
+        envs.launch()
+        with pytest.raises(EnvValueError, match="environment 1, step 2 of its episode: observ"):
+            steps_of(envs, 9)

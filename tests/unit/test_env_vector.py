@@ -668,3 +668,61 @@ def test_an_evaluation_is_cut_in_vectors_too(mode: str) -> None:
             if not envs.done:
                 envs.step({"action": np.array([number % 2, 1])})
         assert len(envs.take_episodes().lengths) == 6
+
+
+class Begins(CountEnv):
+    """Its episodes are cut; an observation says which step it is, of which length of episodes.
+
+    Args:
+        length: of an episode.
+        nan: episode and step of an observation that is NaN; None: there is none.
+    """
+
+    def __init__(self, length: int, nan: tuple[int, int] | None = None) -> None:
+        super().__init__(length)
+        self._steps, self._nan, self._episodes, self._at = length, nan, 0, 0
+
+    def _seen(self) -> Array:
+        is_nan = self._nan == (self._episodes, self._at)
+        return np.array([np.nan if is_nan else self._at, self._steps], np.float32)
+
+    def reset(self, **_given: Any) -> Any:
+        self._episodes, self._at = self._episodes + 1, 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self._at += 1
+        return self._seen(), 1.0, False, self._at == self._steps, {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_end_of_an_episode_stays_where_another_s_beginning_fails(mode: str) -> None:
+    """In that step its last observation was the first one of the environments made anew."""
+    made: list[Any] = []
+    length = 3 if mode == "next_step" else 2  # so it ends when the other one begins
+
+    def make() -> Any:
+        made.append(mode)
+        fns = [partial(Begins, 2, (2, 0) if len(made) == 1 else None), partial(Begins, length)]
+        return SyncVectorEnv(fns, autoreset_mode=AutoresetMode[mode.upper()])
+
+    with vector_manager(make, 2, retry_waiting_time=0.0) as manager:
+        manager.launch()
+        taken = [step for _, step in steps_of(manager, 3)]
+        assert len(made) == 2
+        ended = next(step for step in taken if step.truncated[1])
+        assert ended.live[1]
+        assert ended.successor["observation"][1].tolist() == [length, length]
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_what_nobody_plays_in_an_evaluation_takes_no_episode_with_it(at: int) -> None:
+    """A vector goes on with environments that have done their number of episodes."""
+    fns = [partial(Begins, 2, (2, at)), partial(Begins, 5)]
+    make = partial(SyncVectorEnv, fns, autoreset_mode=AutoresetMode.SAME_STEP)
+    with vector_manager(make, 2, 1) as manager:
+        manager.launch()
+        steps_of(manager, 5)
+        assert manager.done
+        assert manager.health["env_failures"] == 0
+        assert manager.take_episodes().lengths.tolist() == [2, 5]

@@ -275,3 +275,49 @@ def test_a_number_called_agents_makes_no_battle() -> None:
     found = look_at(config(f"{__name__}:Fleet"), seed=0)
     assert (found.players, found.teams) == (1, 1)
     assert found.spaces == look_at(config()).spaces
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
+def test_lists_are_arrays_for_wrappers_that_want_arrays() -> None:
+    """They were tuples, which these refuse."""
+    scaled = {"type": "RescaleObservation", "min_obs": [0, -1, -2], "max_obs": [1, 1, 2]}
+    actions = {"type": "RescaleAction", "min_action": [-3.0], "max_action": [3.0]}
+    env = wrap(gymnasium.make("Pendulum-v1"), [scaled, actions])
+    assert env.observation_space.low.tolist() == [0, -1, -2]
+    assert env.action_space.high.tolist() == [3.0]
+
+
+def test_components_of_what_is_a_list() -> None:
+    class Listed(CountEnv):
+        def reset(self, **given: Any) -> Any:
+            return [3.0, 4.0], {}
+
+    assert wrap(Listed(), [{"type": "Components", "keep": [1]}]).reset()[0].tolist() == [4.0]
+
+
+class Shaped(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Judges goals by the share of bits that are right, and ends no episode by them."""
+
+    def compute_reward(self, achieved: Any, desired: Any, _info: Any) -> Any:
+        return (achieved == desired).mean(axis=-1)
+
+    def compute_terminated(self, achieved: Any, _desired: Any, _info: Any) -> Any:
+        return np.zeros(len(achieved), bool)
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+def test_the_outermost_that_judges_goals_does(vectorization: str) -> None:
+    """That of what it wraps was asked, through other wrappers around it."""
+    before, after = ({"type": "ScaleReward", "scale": scale} for scale in (7.0, 2.0))
+    cfg = config(
+        before, f"{__name__}:Shaped", after, env_id="hpcdi/BitFlip-v0", kwargs={"bits": 4},
+        vectorization=vectorization,
+    )  # fmt: skip
+    goals = np.array([[1, 1, 1, 1], [0, 0, 0, 1]], np.int8), np.ones((2, 4), np.int8)
+    with create_env_manager(cfg, evaluate=False, seed=seeds()) as envs:
+        envs.launch()
+        has_it, rewards = envs.call(0, "compute_reward", *goals, {})
+        assert has_it
+        assert rewards.tolist() == [2.0, 0.5]
+        assert envs.call(0, "compute_terminated", *goals, {})[1].tolist() == [False, False]
+        assert envs.call(0, "no_such_method") == (False, None)

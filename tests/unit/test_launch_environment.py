@@ -21,11 +21,28 @@ from hpcdi.run.environment import (
     local_rank_of,
     visible_gpus,
 )
+from hpcdi.run.request import RunRequest
 from hpcdi.run.run_lock import this_process
 from hpcdi.run.shared_memory import BACKING_VARIABLE, check_shared_memory
 from hpcdi.utils.host import local_ranks
 
 NONE = LaunchEnvironment("none", 1)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [
+        (RunRequest("/local/node1/x.yaml", ("seed=1",), ranks=3), True),
+        (RunRequest("/local/n2/x.yaml", ("seed=1",)), True),  # of its own host, n2
+        (RunRequest("/local/node1/x.yaml", ("seed=2",)), False),
+        (RunRequest("/local/node1/x.yaml", ("seed=1",), "run"), False),
+        (RunRequest("/local/node3/x.yaml", ("seed=1",)), False),
+    ],
+)
+def test_what_ranks_ask_for_is_compared(other: RunRequest, *, is_same: bool) -> None:
+    first = RunRequest("/local/node1/x.yaml", ("seed=1",)).checksums("node1")
+    assert bool(set(first) & set(other.checksums("n2"))) is is_same
+
 
 SHELL = {"HOME": "/root", "PATH": "/usr/bin", "RANK": "3", "WORLD_SIZE": "4"}
 

@@ -178,8 +178,12 @@ def test_a_leagues_players_are_looked_at_before_it_starts(
         publish_policy(folder / f"{folder.name}.safetensors", image)
     (tmp_path / "torn.safetensors").write_bytes(image.data[:-9])
     here = f"{tmp_path.name}.safetensors"
+    (tmp_path / "x" / "first").mkdir(parents=True)
+    shutil.copy(tmp_path / here, tmp_path / "x" / "first" / "p.safetensors")
+    (tmp_path / "x" / "latest").symlink_to("first")  # another run tomorrow
     fine = [
-        f"{key}.league.fixed={{a: random, b: {here}, c: 'fakes.battles:first_legal'}}",
+        f"{key}.league.fixed={{a: random, b: {here}, c: 'fakes.battles:first_legal', "
+        "d: x/latest/p.safetensors}",
         f"{key}.evaluate_against=mine.safetensors",
     ]
     for over_ranks in (True, False):
@@ -187,6 +191,7 @@ def test_a_leagues_players_are_looked_at_before_it_starts(
         commander = config.policy.other.commander
         assert isinstance(commander, OneVsOneCommanderConfig)
         assert commander.league.fixed["b"] == str(tmp_path / here)
+        assert commander.league.fixed["d"] == str(tmp_path / "x" / "first" / "p.safetensors")
         assert commander.evaluate_against == str(mine.parent / "mine.safetensors")
     wrong = {
         "b": (here, "parameter encoder.1.weight is (8, 18) in the file"),

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from fakes.failing_files import FailingFiles
 from hpcdi.errors import EXIT_USAGE
 from hpcdi.run import local, loopback, signals
 from hpcdi.run.environment import REFUSED
@@ -36,6 +37,15 @@ def _own_signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for number, handler in old.items():
         signal.signal(number, handler)
+
+
+NAME_OF_JOB = local._name_of_job
+
+
+@pytest.fixture(autouse=True)
+def _known_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`write_run` names the job before it begins."""
+    monkeypatch.setattr(local, "_name_of_job", lambda: f"{platform.node()}:{os.getpid()}")
 
 
 def write_run(path: Path, **facts: Any) -> None:
@@ -68,6 +78,38 @@ def test_the_exit_code_is_the_run_s(
         write_run(tmp_path / "run", **run)
     with Job(["sh", "-c", f"exit {returned}"], tmp_path / "run", {}) as job:
         assert job.wait() == exit_code
+
+
+def test_a_run_that_is_done_stays_so_where_its_folder_cannot_be_cleaned_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A moment in which the file system fails, and `hpcdi train` ended by a traceback."""
+    write_run(tmp_path / "run", state="done", exit_code=0)
+    (tmp_path / "run" / "data").mkdir()
+    failing = FailingFiles(monkeypatch, "run/data", times=1)
+    with Job(["sh", "-c", "exit 9"], tmp_path / "run", {}) as job:  # a rank broke as it left
+        assert job.wait() == 0
+    assert failing.left == 0
+
+
+WRITES_RUN = """
+import json, os, sys
+facts = {"launcher": os.environ["HPCDI_LAUNCHER"], "state": "done", "exit_code": 0}
+open(sys.argv[1], "w").write(json.dumps(facts))
+"""
+
+
+def test_a_second_job_of_one_process_that_does_not_begin_is_not_done_as_the_first_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`hpcdi.train(resume=run)` after `hpcdi.train()`: the folder says what the first reached."""
+    monkeypatch.setattr(local, "_name_of_job", NAME_OF_JOB)
+    command = [sys.executable, "-c", WRITES_RUN, str(RunLayout(tmp_path).run_file)]
+    with Job(command, tmp_path, {}) as job:
+        assert job.wait() == 0
+    with Job(["sh", "-c", f"exit {EXIT_USAGE}"], tmp_path, {}) as job:  # rank 0 has said why
+        assert job.wait() == EXIT_USAGE
+    assert "the run is done" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("returned", [REFUSED, EXIT_USAGE, 85])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpcdi.errors import EXIT_USAGE, LaunchError
-from hpcdi.run import local
+from hpcdi.run import local, private_folder
 from hpcdi.run.local import mpi_folders, mpirun_command, rank_environment
 
 # ------------------------------------------------------------------------------------- command line
@@ -190,6 +190,24 @@ def test_only_what_a_killed_launcher_left_is_swept(places: tuple[Path, Path]) ->
             assert not held[0].exists()
         assert all(Path(path).exists() for path in living.values())
     assert [path.name for path in temporary.iterdir()] == ["ompi.7"]
+
+
+def test_a_folder_is_swept_by_nobody_before_it_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of jobs that started at once, as a sweep's, now and then one lost the folder it had made."""
+    locked, of_another = private_folder._locked, list[int]()
+
+    def late(path: Path) -> int | None:
+        of_another.extend(filter(None, map(locked, tmp_path.glob("hpcdi-job-*"))))
+        return locked(path)
+
+    monkeypatch.setattr(private_folder, "_locked", late)
+    with private_folder.own_folder(tmp_path) as path:
+        assert of_another == []
+        assert path.name.startswith("hpcdi-job-")
+        assert locked(path) is None, "it is locked"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("places")

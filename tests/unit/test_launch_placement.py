@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from hypothesis import strategies as st
 from fakes.experiments import experiment
 from hpcdi.config.algorithms import DQNConfig
 from hpcdi.config.compat import parse
+from hpcdi.config.fields import replaced
+from hpcdi.config.team import TeamConfig
 from hpcdi.errors import EXIT_USAGE, LaunchError
 from hpcdi.run.environment import thread_variables
+from hpcdi.run.experiment import load_experiment
 from hpcdi.run.placement import (
     COLLECTOR_NICENESS,
     HostShare,
@@ -33,6 +37,7 @@ from hpcdi.run.placement import (
     share_of_host,
     table,
     threads_of,
+    useful_threads,
 )
 
 PICTURES = {"obs_shape": (4, 84, 84)}
@@ -287,6 +292,29 @@ def test_a_learner_uses_the_threads_that_its_network_gains_from(
     # on a GPU they gather batches
     on_gpu = replace(policy, cuda=True)
     assert threads_of("learner", HostShare(16, 0, 1, True), on_gpu) == 16
+
+
+@pytest.mark.parametrize(("name", "threads"), [("meet_mappo", 1), ("twostep_qmix", 1)])
+def test_a_team_s_learner_uses_the_threads_that_its_networks_gain_from(
+    name: str, threads: int
+) -> None:
+    """Over ranks it took all cores that others left, in one process one, whatever its networks."""
+    path = f"{Path(__file__).parents[2]}/configs/{name}.yaml"
+    team = load_experiment(path, ())[0].config.policy
+    assert isinstance(team, TeamConfig)
+    share = HostShare(16, 2, 1, False)
+    assert threads_of("learner", share, team) == useful_threads(team) == threads
+    wide = {"model.encoder_hidden_size_list": [2048, 2048], "learn.batch_size": 4096}
+    policies = {key: replaced(one, wide) for key, one in team.policies.items()}
+    large = replaced(replace(team, policies=policies), {"learn.batch_size": 4096})
+    assert threads_of("learner", share, large) == 14 < useful_threads(large)
+
+
+def test_a_learner_leaves_cores_to_the_solvers_of_its_host() -> None:
+    places = placement_of([Place("a", cores=tuple(range(16)))] * 3, experiment(1))
+    pictures = policy_of(**PICTURES)
+    assert threads_of("learner", share_of_host(places[1], places), pictures) == 14
+    assert threads_of("learner", share_of_host(places[1], places, 8), pictures) == 6
 
 
 @pytest.mark.parametrize(

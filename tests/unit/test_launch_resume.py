@@ -22,6 +22,8 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, HpcdiError, LaunchError, NoProgressError
 from hpcdi.roles.coordinator.snapshots import STATE_FILE, STATE_KIND, STATE_VERSION
 from hpcdi.run import resume, run_folder
+from hpcdi.run.experiment import load_experiment
+from hpcdi.run.local import ranks_of
 from hpcdi.run.placement import RankPlace
 from hpcdi.run.request import RunRequest
 from hpcdi.run.resume import NewSettings, StartMode, config_of, folder_of, read_newest, start_mode
@@ -205,6 +207,55 @@ def test_a_run_that_is_done_by_other_settings_is_not_called_done(run: Path) -> N
     assert "\n  - policy.learn.learning_rate: 0.001 in the run, 0.5 now" in str(caught.value)
 
 
+def test_a_run_that_is_requeued_has_the_data_that_latest_showed_as_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused, as one of other data, where a newer run was beside them meanwhile."""
+    monkeypatch.chdir(tmp_path)
+    runs = [tmp_path / "runs" / "x" / name for name in ("first", "second")]
+    for folder in runs:
+        folder.mkdir(parents=True)
+    (latest := runs[0].with_name("latest")).symlink_to("first")
+    given = ("policy.other.commander.offline_iterations=9", "data=[runs/x/latest, runs/x/second]")
+    line = Line(overrides=given, run_dir="goes_on")
+
+    def began() -> ExperimentConfig:
+        return load_experiment(config_of(line), resume.overrides_of(line))[0].config
+
+    config = began()
+    assert config.data == tuple(map(str, runs))
+    resume.take(RunLayout(tmp_path / "goes_on"), StartMode.NEW, config, PLACEMENT, mpi="")
+    latest.unlink()
+    latest.symlink_to("second")
+    assert began().data == config.data
+    assert start_mode(line, began(), SLURM) is StartMode.RESTART
+    other = Line(overrides=(*given[:1], "data=[runs/x/latest, runs/x/first]"), run_dir="goes_on")
+    assert resume.overrides_of(other)[-1] == f'data=["{runs[0]}", "runs/x/first"]'
+    with pytest.raises(LaunchError, match="a run of another experiment"):
+        start_mode(other, load(CONFIG, resume.overrides_of(other)).config, SLURM)
+
+
+def test_a_league_that_is_requeued_has_the_policies_that_latest_showed_as_it_began(
+    tmp_path: Path,
+) -> None:
+    """Its players' files were looked for in the run that was the newest one by then: itself."""
+    key = "policy.other.commander.league.fixed"
+    file, run = tmp_path / "x.yaml", tmp_path / "🗀" / "first"
+    (tmp_path / "goes_on").mkdir()
+    file.write_text("env: {env_id: x}\n")
+    given = (f"{key}.a={tmp_path}/🗀/latest/a.safetensors", f"{key}.b={tmp_path}/🗀/latest/b")
+    given += (f"{key}.c=🗀/latest/a.safetensors",)  # beside the experiment's file
+    fixed = {"a": f"{run}/a.safetensors", "b": f"{run}/c", "c": f"{run}/a.safetensors"}
+    of_run = {"commander": {"league": {"fixed": fixed}}}
+    written = json.dumps({"policy": {"other": of_run}}, ensure_ascii=False)
+    (tmp_path / "goes_on" / "config.yaml").write_text(written)
+    line = Line(str(file), given, run_dir=str(tmp_path / "goes_on"))
+    kept = [f'{key}.{name}="{run}/a.safetensors"' for name in ("a", "c")]
+    assert resume.overrides_of(line) == [*given, *kept]
+    read = read_mapping(file, resume.overrides_of(line))
+    assert read["policy"]["other"]["commander"]["league"]["fixed"]["a"] == fixed["a"]
+
+
 @pytest.mark.parametrize(("name", "quoted"), [("a b", "'a b'"), ("ü", "'ü'"), ("(it's)", None)])
 def test_a_folder_whose_name_a_shell_quotes_is_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, quoted: str | None
@@ -233,6 +284,24 @@ def test_a_configuration_beside_resume_is_compared_key_by_key(run: Path, tmp_pat
     assert Line(str(other), ("policy.nstep=5",), resume=str(run)).mode() is StartMode.RESUME
     assert Line(None, ("policy.nstep=3",), resume=str(run)).mode() is StartMode.RESUME
     assert config_of(Line(None, resume=str(run))) == str(run / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "ranks"),
+    [((), 9), (("policy.learn.batch_size=64",), 9), (("collector_num=4",), 6),
+     (("collector_num=2",), 4), (("collector_num=4", "collector_max=5"), 7)],
+)  # fmt: skip
+def test_a_run_goes_on_over_as_many_ranks_or_with_the_collectors_that_are_wanted_now(
+    tmp_path: Path, overrides: tuple[str, ...], ranks: int
+) -> None:
+    """It said "resumed with collector_num: 2 in the run, 4 now", and had as many as before."""
+    places = [RankPlace("a", rank=rank, role="x") for rank in range(9)]  # by -n 9
+    layout = RunLayout(tmp_path / "run")
+    resume.take(layout, StartMode.NEW, Line().experiment(), places, mpi="")
+    where = "policy.collect.collector."
+    settings = [each if "." in each else where + each for each in overrides]
+    line = Line(None, tuple(settings), resume=str(layout.root))
+    assert ranks_of(line, line.experiment()) == ranks
 
 
 def test_a_run_that_came_to_nothing_begins_anew(run: Path) -> None:

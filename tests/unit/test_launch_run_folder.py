@@ -381,6 +381,17 @@ def test_the_end_is_added_to_the_facts(tmp_path: Path) -> None:
     assert run_folder.read_state(tmp_path) == "stopped"
 
 
+def test_an_end_is_written_where_the_file_system_was_away_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not: a run that was done went on as one that is running, or was started again."""
+    layout = claim(tmp_path)
+    failing = FailingFiles(monkeypatch, "run.json", times=2)
+    run_folder.end(layout, "done", "why", 0, {})
+    assert failing.left == 0
+    assert run_folder.read_state(tmp_path) == "done"
+
+
 def test_an_end_is_written_although_the_folder_cannot_be_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -241,6 +241,33 @@ def test_without_a_signal_nothing_is_asked() -> None:
     assert SignalFlag().take() is None
 
 
+def test_a_handler_of_the_user_s_for_sigusr1_is_back_afterwards() -> None:
+    """submitit has one, by which a job is requeued: it was dead after `hpcdi.train`."""
+    called: list[int] = []
+    before = signal.signal(SIGUSR1, lambda number, _frame: called.append(number))
+    flag = SignalFlag()
+    try:
+        flag.install()
+        flag.remove()
+        flag.remove()
+        signal.raise_signal(SIGUSR1)
+        assert called == [SIGUSR1]
+    finally:
+        signal.signal(SIGUSR1, before)
+
+
+def test_stacks_that_the_user_has_shown_are_shown_afterwards_too() -> None:
+    """The signal killed the process: its own disposition was back."""
+    faulthandler.register(SIGUSR1, file=2)
+    flag = SignalFlag()
+    try:
+        flag.install()
+        flag.remove()
+    finally:
+        is_shown = faulthandler.unregister(SIGUSR1)
+    assert is_shown
+
+
 def test_only_these_signals_are_taken_over() -> None:
     old = {number: signal.getsignal(number) for number in signal.valid_signals()}
     try:

@@ -72,7 +72,8 @@ def test_a_heterogeneous_job_has_the_nodes_of_all_its_components() -> None:
         "JobId=11 HetJobId=9 HetJobOffset=2 JobState=PENDING NodeList=(null)",
     ]
     job = parse_scontrol("9", "\n".join(lines))
-    assert job == QueueJob("9", "RUNNING", nodes="cpu[1-2],gpu1", output="/a")
+    expected = QueueJob("9", "RUNNING", nodes="cpu[1-2],gpu1", output="/a", het_job="9")
+    assert job == expected
 
 
 def test_what_is_no_job_is_none() -> None:

@@ -28,6 +28,7 @@ from hpcdi.worker.learner.base_learner import TickMonitor
 from hpcdi.worker.learner.learner_hook import (
     POSITIONS,
     LoadCkptHook,
+    LogReduceHook,
     LogShowHook,
     SaveCkptHook,
     SendLearnInfoHook,
@@ -514,6 +515,12 @@ def test_whole_hooks_by_their_type() -> None:
 def test_wrong_configurations(key: str, value: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=rf"hook.{key}: .*{problem}"):
         BaseLearner.parse_config({"hook": {key: value}})
+
+
+@pytest.mark.parametrize("hook_type", [SaveCkptHook, LogReduceHook, LogShowHook])
+def test_a_hook_without_arguments_acts_at_each_iteration(hook_type: Any) -> None:
+    """As DI-engine's do; keys of a configuration have defaults of their own."""
+    assert hook_type("mine", 20, position="after_iter").callback.every == 1
 
 
 def test_a_whole_hook_may_go_by_a_simplified_key() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+import hpcdi
+from fakes.clock import Clock
 from fakes.store import write_shard
 from fakes.worker_world import COLLECTOR, COORDINATOR, LEARNER, LIMIT_S, Script, experiment
 from hpcdi.comm.link import LocalWorld
@@ -21,11 +24,13 @@ from hpcdi.comm.messages import (
     BlockAdmitted,
     DataDemand,
     Goodbye,
+    GroupAddress,
     LearnInfo,
     LearnResult,
     LearnTask,
     Leave,
     Message,
+    PolicyFiles,
     PolicyRequest,
     PolicyUpdate,
     Regroup,
@@ -35,9 +40,12 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.comm.pump import LocalPump
+from hpcdi.config.schema import SurvivalConfig
 from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.policy.gradient_step import GradientStep
+from hpcdi.roles.callbacks import Context
 from hpcdi.roles.context import WorkerContext
+from hpcdi.roles.learner import group as membership
 from hpcdi.roles.learner.role import Learner, MakeTraining, make_training
 from hpcdi.roles.learner.training import Batch
 from hpcdi.store.block import Block
@@ -377,6 +385,93 @@ def test_a_learner_that_begins_anew_begins_with_the_checkpoint_that_is_named(
     again = read_policy(run.layout.inside("snapshots/x") / "agent1_policy.safetensors")
     expected = read_policy(named).state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in again.state_dict().items())
+
+
+def test_policies_are_written_as_often_for_guests_after_another_learner_s_death(
+    step: Callable[..., Stepped],
+) -> None:
+    run = step()
+    run.world.link(LEARNER).ranks_may_die = True
+    run.begin()
+    run.tell(PolicyFiles(0.0), Regroup(1, (LEARNER,), ("host",)))
+    run.turn()
+    for iteration in (1, 2):
+        run.learn(iteration)
+        run.turn()
+        assert read_policy(run.layout.latest_policy).version == iteration
+
+
+def test_survivors_wait_for_one_that_is_in_a_long_batch(
+    step: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a minute in which the first one did not come they made the end of the run."""
+    member, clock = step().learner._group, Clock()
+    monkeypatch.setattr(membership, "time", clock)
+    limit_s = SurvivalConfig().worker_timeout_s
+    comes_at = clock.now + limit_s
+
+    def waits() -> bool:
+        clock.now += 10.0
+        if clock.now >= comes_at:
+            member.meet_at(GroupAddress(1, "host", 5, "key"))
+        return False
+
+    monkeypatch.setattr(member, "_is_ending", waits)
+    regroup = Regroup(1, (9, LEARNER), ("host", "host"))
+    assert member._share_address(regroup, None) == ("host", 5, "key")
+    with pytest.raises(GroupBrokenError, match="rank 9 has not opened the new group"):
+        member._share_address(dataclasses.replace(regroup, number=2), None)
+    assert clock.now >= comes_at + limit_s
+
+
+@pytest.mark.parametrize("training", [make_training, make_learner])
+def test_each_player_s_learner_has_a_profile_of_its_own(
+    step: Callable[..., Stepped], training: MakeTraining
+) -> None:
+    config = settings({"hook": {"profile_after_iter": 1}})
+    for group in (MAIN, "exploiter"):
+        run = step(config, group=group, training=training)
+        run.begin()
+        run.learn(7)
+        run.learner.close()
+    profiles = {path.name for path in run.layout.profile_dir.iterdir()}
+    assert profiles == {"rank0.json", "exploiter_learner_rank0.json"}
+
+
+class Begins(hpcdi.Callback):
+    """Notes the iteration at the start, and sets all weights to a half."""
+
+    runs_on = "learner"
+    began_at: ClassVar[list[int]] = []
+
+    def on_start(self, context: Context) -> None:
+        self.began_at.append(context.train_iter)
+        with torch.no_grad():
+            for parameter in context.network.parameters():
+                parameter.fill_(0.5)
+
+
+@pytest.mark.parametrize("training", [make_training, make_learner])
+@pytest.mark.parametrize("group", [MAIN, "exploiter"])
+def test_a_callback_begins_after_the_checkpoint_that_is_named_was_loaded(
+    step: Callable[..., Stepped], group: str, training: MakeTraining
+) -> None:
+    """What it did at the start was overwritten."""
+    first = step()
+    first.begin()
+    first.learn(2)
+    first.tell(Stop("enough"))
+    first.turn(2)
+    hook = {"load_ckpt_before_run": str(first.layout.checkpoints_dir / "ckpt_final")}
+    callbacks = ({"type": f"{__name__}:Begins"},)
+    config = dataclasses.replace(settings({"hook": hook}), callbacks=callbacks)
+    run = step(config, group=group, training=training)
+    Begins.began_at.clear()
+    run.begin()
+    assert Begins.began_at == [2]
+    assert run.learner.policy is not None
+    model = run.learner.policy.state_dict()["model"]
+    assert all((tensor == 0.5).all() for tensor in model.values())
 
 
 def test_steps_of_an_update_that_a_death_breaks_are_taken_back(

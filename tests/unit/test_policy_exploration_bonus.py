@@ -90,6 +90,12 @@ def test_the_bonus_falls_where_it_is_learnt(kind: str) -> None:
 
 
 @TYPES
+def test_no_rows_have_no_bonus(bonus_type: str) -> None:
+    told = policy("ppo", "learn", type=bonus_type)._bonus.learn(batch_of(count=0))
+    assert told == {"bonus": 0, "bonus_loss": 0}
+
+
+@TYPES
 def test_a_weight_decay_leaves_nothing_new_that_is_known(bonus_type: str) -> None:
     learn = {"optimizer": {"weight_decay": 0.1}}
     cfg = {**KINDS["dqn"], "type": "dqn", "learn": learn, "exploration_bonus": {"type": bonus_type}}

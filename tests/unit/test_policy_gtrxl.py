@@ -116,6 +116,8 @@ def test_no_sequence_at_all_has_gradients_of_zero() -> None:
     assert out.shape == (0, 8)
     out.sum().backward()
     assert all((parameter.grad == 0).all() for parameter in made.parameters())
+    out, _ = made(torch.zeros(0, 3), made.initial_state(0))  # nor any step
+    assert out.shape == (0, 8)
 
 
 @pytest.mark.parametrize("share_encoder", [False, True])
@@ -139,7 +141,7 @@ def test_a_learner_finds_the_very_probabilities_that_were_acted_by(share_encoder
         assert segment is not None
         builder = BlockBuilder(lambda _bytes: 1000, itertools.count(), dict)
         whole = transitions(Block(dict(segment.columns), segment.items, {}, segment.views, 1))
-        assert builder.append(segment) == []
+        assert list(builder.fill(segment)) == []
         block = builder.seal()
     manager.close()
     assert block is not None

@@ -174,6 +174,21 @@ def test_states_follow_what_environments_did() -> None:
     assert not np.array_equal(third[2], second[0]), "its own, by its number"
 
 
+def test_a_state_that_is_learnt_keeps_no_history_of_acting() -> None:
+    """In a process that learns, too, each step's was kept for gradients, for ever."""
+    built = policy("learn", "collect")
+    start = torch.nn.Parameter(torch.ones(1))
+    made = built._model.memory.initial_state
+    built._model.memory.initial_state = lambda n: {k: v + start for k, v in made(n).items()}
+    actor = built.collect_mode.get_attribute("columnar")
+    for _ in range(2):
+        actor.act({"observation": np.zeros((2, 4), np.float32)}, {})
+    actor.reset([1])
+    held = actor.states.read([0, 1])
+    assert (held["hidden"][1] == 1).all()
+    assert not any(state.requires_grad for state in held.values())
+
+
 def test_environments_by_number_are_those_of_columns_and_evaluations_have_their_own() -> None:
     built = policy("collect", "eval")
     observation = np.random.default_rng(0).standard_normal((5, 3, 4)).astype(np.float32)

@@ -71,6 +71,13 @@ def test_all_modes_are_enabled_where_none_is_named() -> None:
     assert built.learn_mode.info() == repr(built)
 
 
+def test_modes_are_enabled_in_any_order() -> None:
+    """A mode may rely on what one before it has made."""
+    for wanted in (["collect", "learn"], ["eval", "collect"], ["command", "eval", "learn"]):
+        built = create_policy(SETTINGS, wanted)
+        assert all(getattr(built, f"{mode}_mode") for mode in wanted)
+
+
 def test_an_unknown_mode() -> None:
     with pytest.raises(PolicyError, match=r"no policy mode \['lern'\]; there are \('learn'"):
         policy("lern")

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fakes.serial_runs import LIMIT, serial_run, train
 from hpcdi.errors import ConfigError, PolicyError
+from hpcdi.policy.base import actor_of
 from hpcdi.policy.create import create_policy
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -98,6 +100,44 @@ class Memory(nn.Module):
 """
 DISCRETE = {"action_shape": 3, "action_space": "discrete"}
 BOX = {"action_shape": [1], "action_low": [-1.0], "action_high": [1.0]}
+
+
+DROPPING = """
+from torch import nn
+
+class Own(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(4, 64), nn.BatchNorm1d(64), nn.Dropout(0.5))
+        self.values = nn.Linear(64, 3)
+        self.features[0].eval()  # its author's choice
+
+    def forward(self, observation, state):
+        return self.values(self.features(observation)), state
+"""
+
+
+@pytest.mark.parametrize("name", ["dqn", "discrete_sac"])
+def test_a_policy_that_learns_too_acts_without_dropout(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that only acts; batch normalisation learnt from what was acted by, and took no row."""
+    (tmp_path / "dropping.py").write_text(DROPPING)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = {"type": name, "model": {"obs_shape": 4, "action_shape": 3, "type": "dropping:Own"}}
+    built, alone = (create_policy(settings, modes) for modes in (None, ["eval"]))
+    sys.modules.pop("dropping")
+    network = built._model
+    before = {part: part.training for part in network.modules()}
+    alone.eval_mode.load_state_dict(built.eval_mode.state_dict())
+    for _ in range(3):
+        seen = {"observation": np.random.default_rng(0).standard_normal((32, 4)).astype("f4")}
+        acted = actor_of(built.eval_mode).act(seen, {})["action"]
+        assert acted.tolist() == actor_of(alone.eval_mode).act(seen, {})["action"].tolist()
+        one = {"observation": seen["observation"][:1]}
+        actor_of(built.collect_mode).act(one, {"eps": 0.0})
+    assert network.features[1].num_batches_tracked == 0
+    assert {part: part.training for part in network.modules()} == before
 
 
 @pytest.fixture

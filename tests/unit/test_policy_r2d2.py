@@ -15,6 +15,7 @@ from fakes.replay import admitted, block, demand
 from hpcdi.config.compiled import compile_config
 from hpcdi.errors import ConfigError
 from hpcdi.policy.create import create_policy
+from hpcdi.policy.memories import initial_state
 from hpcdi.policy.r2d2 import scaled, unscaled
 from hpcdi.policy.sequences import Sequences
 from hpcdi.replay.manager import create_replay
@@ -93,9 +94,11 @@ def test_a_ring_gathers_the_sequences_that_rank_0_counts() -> None:
 
 def test_no_sequence_is_drawn_that_teaches_nothing() -> None:
     """The first two items begin episodes; the third goes on, and has 3 steps behind its burn-in."""
-    columns, rule = columns_of(policy("collect")), SequenceRule(STEPS, STRIDE, NSTEP)
+    built, rule = policy("collect"), SequenceRule(STEPS, STRIDE, NSTEP)
+    columns = columns_of(built)
     batch = {name: torch.from_numpy(column) for name, column in sequences(columns).items()}
-    teaches = Sequences(batch, 2, rule).learnt.any(dim=1).numpy()
+    begin = initial_state(built._model, 1)
+    teaches = Sequences(batch, 2, rule, begin).learnt.any(dim=1).numpy()
     assert teaches.tolist() == [True, True, False, True, True, False]
     settings = {
         "type": "r2d2", "nstep": NSTEP, "learn": {"burn_in": 2, "batch_size": 4},
@@ -113,6 +116,18 @@ def test_no_sequence_is_drawn_that_teaches_nothing() -> None:
     [(_, drawn)] = replay.serve(0, ())
     assert {*drawn.rows.ravel().tolist()} == {0, 3, 9, 12}
     assert {*item_rows(block(7, ITEMS), 0, rule)[0][teaches].tolist()} == {0, 3, 9, 12}
+
+
+def test_an_episode_s_start_needs_no_burn_in_whatever_its_state_is() -> None:
+    """Of a memory of one's own that does not begin with zeros nothing was learnt there."""
+    plain, own, losses = policy(), policy(), []
+    own._model.memory.initial_state = lambda batch: {
+        name: state + 0.5 for name, state in plain._model.memory.initial_state(batch).items()
+    }
+    for built in (plain, own):
+        flat = {name: torch.from_numpy(c) for name, c in sequences(columns_of(built)).items()}
+        losses.append(built.losses(flat)[0])
+    assert [(each != 0).tolist() for each in losses] == [[True, True, False, True, True, False]] * 2
 
 
 @pytest.mark.parametrize("burn_in", [0, 1, 4, 50])
@@ -203,7 +218,7 @@ def test_a_target_is_not_of_an_action_that_is_not_legal() -> None:
     one, other = (built.losses(batch)[0] for batch in batches)
     assert not torch.isclose(one[:2], other[:2]).any()  # those with steps that bootstrap
     with torch.no_grad():
-        each = Sequences(batches[0], 0, built._cfg.sequence)
+        each = Sequences(batches[0], 0, built._cfg.sequence, initial_state(built._model, 1))
         values = each.unrolled(built._forward)
         found = built.following_each(each, values, batches[0])
     torch.testing.assert_close(found, values[:, :, 0])  # the target network is still the same

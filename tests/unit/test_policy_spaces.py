@@ -13,7 +13,12 @@ from torch import Tensor, distributions
 
 from fakes.serial_runs import serial_run, train
 from fakes.spaces import simple_spaces
-from hpcdi.config.algorithms import DQNConfig, DQNModelConfig
+from hpcdi.config.algorithms import (
+    ActorCriticModelConfig,
+    DQNConfig,
+    DQNModelConfig,
+    PPOConfig,
+)
 from hpcdi.config.fields import section, setting, to_mapping
 from hpcdi.config.policy import ModelConfig
 from hpcdi.dataclass import dataclass
@@ -123,6 +128,17 @@ def test_encoders_that_do_not_fit() -> None:
         encoder_of(model_of(*PARTS, encoder="nature_cnn"))
 
 
+def test_what_the_value_alone_sees_may_have_an_encoder_of_its_own() -> None:
+    model = {"value_only": ["god"], "leaf_encoders": {"god": "small_cnn"}, "share_encoder": False}
+    leaves = (Leaf("god", (3, 10, 10), "uint8"), Leaf("own", (4,)))
+    spaces = Spaces(leaves, (Leaf("", (), "int64", (2,)),))
+    cfg, problems = with_spaces(PPOConfig(model=ActorCriticModelConfig(**model)), spaces)
+    assert problems == []
+    network = create_policy(cfg, ["collect"])._model
+    assert [type(part).__name__ for part in network.encoder.parts] == ["Vector"]
+    assert [type(part).__name__ for part in network.value_encoder.parts] == ["SmallCNN", "Vector"]
+
+
 # ------------------------------------------------------------------------------------ distributions
 
 
@@ -181,6 +197,15 @@ def test_a_joint_probability_is_that_of_torchs_parts() -> None:
     best = made.greedy(policy)
     assert best["slots"][:, 1].equal(parts[2].argmax(dim=1))
     assert best["keys"].shape == (50, 3)
+
+
+@pytest.mark.parametrize("leaves", [MIXED[:2], (Leaf("", (2,), "int64", (3, 4)),), MIXED])
+def test_a_minibatch_may_have_no_rows(leaves: tuple[Leaf, ...]) -> None:
+    """One of a learner that has less data than the others."""
+    made, policy, columns = drawn(leaves, 3)
+    none = {name: torch.from_numpy(column[:0]) for name, column in columns.items()}
+    log_prob, entropy = made.log_prob_entropy([policy[0][:0], *policy[1:]], none)
+    assert log_prob.shape == entropy.shape == (0,)
 
 
 @pytest.mark.parametrize("leaves", [MIXED[:1], (Leaf("", (2,), "int64", (3, 4)),), MIXED])

@@ -70,6 +70,17 @@ def test_it_is_added_in_parts_as_in_one() -> None:
         assert told[2]["extra_loss"] == pytest.approx(told[0]["extra_loss"], rel=0.05)
 
 
+def test_a_batch_of_no_rows_adds_nothing_to_it() -> None:
+    """A learner's, none of whose rows have a player of the policy."""
+    policy, batch = policy_of("dqn", batch_size=24, extra_loss=REWARD), batch_of("dqn")
+    none = {name: column[:0] for name, column in batch.items()}
+    info = policy.learn_mode.forward(none)
+    assert (info["extra_loss"], info["parts"]) == (0, 0)
+    info = policy.learn_mode.forward(batch)
+    assert info["parts"] == pytest.approx(1)
+    assert info["extra_loss"] == pytest.approx(0.5 * info["reward_error"], rel=1e-5)
+
+
 def test_the_network_learns_by_it_and_the_algorithm_is_left_alone() -> None:
     """With weight 0 the network learns what it learns without; else its features learn, too."""
     plain, zero, some = (

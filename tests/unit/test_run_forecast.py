@@ -30,10 +30,11 @@ def loaded(name: str, *overrides: str) -> tuple[ExperimentConfig, Spaces]:
 
 
 def of(
-    name: str, *overrides: str, costs: Costs = COSTS, collectors: int = 2, cores: float = math.inf
-) -> Forecast:
+    name: str, *overrides: str, costs: Costs = COSTS, collectors: int = 2, learners: int = 1,
+    cores: float = math.inf,
+) -> Forecast:  # fmt: skip
     config, _ = loaded(name, *overrides)
-    return forecast(config, costs, 40, collectors=collectors, learners=1, cores=cores)
+    return forecast(config, costs, 40, collectors=collectors, learners=learners, cores=cores)
 
 
 RATIO = "policy.learn.replay_ratio=8"
@@ -70,6 +71,28 @@ def test_on_policy_collecting_and_learning_take_turns() -> None:
     assert shown.steps_per_s == pytest.approx(1 / (1e-4 / 2 + 1e-4))
     assert shown.held_by == "both in turns"
     assert of("cartpole_impala").steps_per_s == pytest.approx(10_000), "which corrects for it"
+
+
+def test_learners_share_what_is_learnt_from_for_a_step() -> None:
+    """A replay ratio counts the samples of all: two learners hold a run half as much as one."""
+    shown = of("cartpole_dqn", RATIO, "policy.learn.update_per_collect=null", collectors=4,
+               learners=2)  # fmt: skip
+    assert (shown.steps_per_s, shown.held_by) == (pytest.approx(20_000), "the learner")
+    assert shown.updates_per_s == pytest.approx(1_000)
+    shown = of("cartpole_ppo", collectors=4, learners=2)  # each learns from two rollouts of four
+    assert shown.steps_per_s == pytest.approx(1 / (1e-4 / 4 + 1e-4 / 2))
+    assert shown.updates_per_s == pytest.approx(0.1 / 4 * shown.steps_per_s)
+
+
+def test_updates_after_each_collecting_hold_no_run_over_ranks() -> None:
+    """There collectors and learners go on freely, but in a deterministic run."""
+    per_round = ("policy.learn.replay_ratio=paper", "policy.learn.update_per_collect=4")
+    free = of("cartpole_dqn", *per_round, collectors=4)
+    assert (free.steps_per_s, free.updates_per_s) == (pytest.approx(40_000), pytest.approx(1_000))
+    tied = of("cartpole_dqn", *per_round, "system.deterministic=true", collectors=4)
+    assert (tied.steps_per_s, tied.held_by) == (pytest.approx(10_000), "the learner")
+    both = of("cartpole_dqn", *per_round, "system.deterministic=true", collectors=4, learners=2)
+    assert both.steps_per_s == tied.steps_per_s, "each learner makes all updates of a round"
 
 
 def test_of_thousands_of_collectors_rank_0_holds() -> None:

@@ -95,6 +95,13 @@ def test_a_run_that_is_over(
     assert f"run is {word}: nothing to join" in capsys.readouterr().out
 
 
+def test_a_run_that_has_died(layout: RunLayout, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = json.loads(layout.run_file.read_text())
+    layout.run_file.write_text(json.dumps({**facts, "pid": 1 << 30}))
+    assert join(layout) == 0
+    assert "is dead: nothing to join" in capsys.readouterr().out
+
+
 def test_a_run_that_latest_shows_and_that_was_moved(
     layout: RunLayout, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

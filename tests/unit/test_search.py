@@ -17,6 +17,8 @@ from hpcdi import cli
 from hpcdi.commands.batch_script import script_text
 from hpcdi.commands.run_state import status_of
 from hpcdi.commands.status import steps
+from hpcdi.commands.sweep import here
+from hpcdi.commands.sweep.here import LocalRuns
 from hpcdi.commands.sweep.on_slurm import searching_tasks
 from hpcdi.commands.sweep.runs import (
     FAILED,
@@ -28,7 +30,7 @@ from hpcdi.commands.sweep.runs import (
     read_trial,
     trial_file,
 )
-from hpcdi.commands.sweep.scores import area_of, value_at
+from hpcdi.commands.sweep.scores import area_of, points_of, value_at
 from hpcdi.commands.sweep.trials import (
     Trials,
     dimensions_of,
@@ -43,6 +45,8 @@ from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.run import run_folder, slurm_queue
 from hpcdi.search import Dimension, OptunaSearcher, RandomSearcher, Searcher
+from hpcdi.store.layout import RunLayout
+from hpcdi.utils.curves import CurveFile
 
 HILL = str(Path(__file__).parent.parent / "fakes" / "hill.yaml")
 
@@ -108,6 +112,13 @@ def test_scores_of_a_curve() -> None:
     assert area_of(points, 400) == 6.25  # it has ended early, and stays as good
     assert value_at(points, 150) == 5
     assert value_at(points, 50) == 0
+
+
+def test_an_evaluation_that_is_no_number_is_no_point_of_a_curve(tmp_path: Path) -> None:
+    with CurveFile(tmp_path / "curves.csv") as curves:
+        for step, value in enumerate([math.inf, 3.0, math.nan]):
+            curves.add_scalar("curves/evaluation_return", value, step)
+    assert points_of(RunLayout(tmp_path)) == [(1, 3.0)]
 
 
 # ------------------------------------------------------------------------------------------ Optuna
@@ -212,7 +223,22 @@ def test_settings_that_do_not_go_together_are_a_trial_that_failed(tmp_path: Path
     trials = Trials(tmp_path, "", RandomSearcher((), 0, tmp_path))
     assert trials.more([]) == [1]
     assert read_trial(tmp_path, 0)["state"] == FAILED
-    assert trials.ended(1, None) is False  # it has not begun: it is started again
+    # it has not begun: it is started again
+    assert trials.ended(1, None, is_refused=False) is False
+
+
+def test_a_trial_that_is_refused_at_its_start_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was never over, and the searcher never told of it."""
+    trials = make_trials(tmp_path / "s", "env.kwargs.y=int(0,15)", 6)
+    refuse = [sys.executable, "-c", "raise SystemExit(2)"]
+    monkeypatch.setattr(here, "command_of", lambda *_: refuse)
+    assert LocalRuns(tmp_path / "s", trials, [None]).run() == 0
+    records = [read_trial(tmp_path / "s", number) for number in range(3)]
+    assert {record["state"] for record in records} == {FAILED}
+    assert records[1]["why"].endswith("s/output/001.out")
+    assert not trial_file(tmp_path / "s", 3).exists(), "more would be in vain"
 
 
 def test_the_ends_of_a_space_are_checked_first(

@@ -346,6 +346,19 @@ def test_flask_fs_collector() -> None:
     assert Path("data", told[0]["data_id"]).is_file()
 
 
+def test_tasks_of_one_name_write_files_of_their_own() -> None:
+    """Metadata of the first may lie in a buffer for long."""
+    data_ids: list[set[str]] = []
+    for _ in range(2):
+        with ding.FlaskFileSystemCollector(EasyDict(path_data="data", path_policy=".")) as files:
+            files.deal_with_collector_start(collector_task())
+            data_ids.append(set())
+            while not (told := files.deal_with_collector_data())["collector_done"]:
+                data_ids[-1].add(told["data_id"])
+    assert not data_ids[0] & data_ids[1]
+    assert {path.name for path in Path("data").iterdir()} == data_ids[0] | data_ids[1]
+
+
 def test_an_evaluation_by_a_flask_fs_collector() -> None:
     env = {**ENV, "evaluator_env_num": 1, "evaluator_episode_num": 2}
     with ding.FlaskFileSystemCollector(EasyDict(path_data="data", path_policy=".")) as collector:
@@ -1435,6 +1448,9 @@ def _items() -> None:
     assert "replay_unique_id" not in pushed
     both = buffer.sample(2, 0, sample_range=slice(0, 2)) or ()
     assert {one["number"] for one in both} == {0, 9}, "whatever their priorities are"
+    buffer.push(item(2), 0)
+    (last,) = buffer.sample(1, 0, sample_range=slice(-1, None)) or ()
+    assert last["priority"] == pytest.approx(1e9), "the largest so far"
     elastic = ding.ElasticReplayBuffer({"set_buffer_size": lambda _envstep: 2})
     elastic.push([item(k) for k in range(3)], 0)
     assert elastic.count() == 2

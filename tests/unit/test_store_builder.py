@@ -51,7 +51,7 @@ def make_builder(capacity: int) -> BlockBuilder:
 
 
 def put(builder: BlockBuilder, segment: Segment) -> list[Block]:
-    return list(builder.append(segment))
+    return list(builder.fill(segment))
 
 
 def rows_of(block: Block, position: int) -> list[int]:
@@ -176,7 +176,7 @@ def test_a_segment_with_an_item_that_is_too_large_changes_nothing() -> None:
     builder = make_builder(4)
     put(builder, make_segment([2]))
     with pytest.raises(BufferContractError, match="5 rows does not fit into a block of 4"):
-        builder.append(make_segment([2, 5]))
+        put(builder, make_segment([2, 5]))
     block = builder.seal()
     assert block is not None
     assert block.columns["row"].tolist() == [0, 1]
@@ -262,7 +262,7 @@ def test_stacks_in_a_ring_are_those_that_were_collected(
             segment = make_segment(lengths, 100 * k, tail_rows, **columns)
             views = (NEXT,) if form == "view" else ()
             segments.append(dataclasses.replace(segment, views=views))
-            blocks += builder.append(segments[-1])
+            blocks += builder.fill(segments[-1])
         blocks.append(builder.seal())
         ring, layout, drawn = RowStore(400, views=blocks[0].views), RunLayout(tmp_path), []
         first = 0
@@ -344,7 +344,7 @@ def test_what_comes_to_an_open_block_is_lent_once_and_the_block_is_whole_in_the_
     made = [make_segment([3, 4], 0), make_segment([5], 7), make_segment([6, 4], 12)]
     blocks: list[Block] = []
     for segment in made:
-        blocks += builder.append(segment)
+        blocks += builder.fill(segment)
         builder.lend()
         builder.lend()  # nothing has come since
     assert [(first, capacity) for _, first, capacity in lent] == [

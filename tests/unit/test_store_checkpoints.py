@@ -193,6 +193,17 @@ def test_a_kill_while_one_replaces_another_leaves_one_of_both(tmp_path: Path) ->
     assert checkpoint_names(tmp_path) == ["best"]
 
 
+def test_the_one_that_a_kill_has_left_under_its_other_name_stays_until_there_is_a_new_one(
+    tmp_path: Path,
+) -> None:
+    path = save(tmp_path, 8)
+    before = path.rename(path.with_name(f"{path.name}.before"))
+    path.symlink_to("nowhere")  # no folder takes the place of a link
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        save_checkpoint(tmp_path, path.name, {}, {}, keep=None, replace=True)
+    assert open_checkpoint(before).facts == {"number": 8}
+
+
 # -------------------------------------------------------------------------------------------- torn
 
 

@@ -175,6 +175,22 @@ def test_patience_ends_once_and_room_may_still_come(disk: SmallDisk) -> None:
     assert "--resume" in reason
 
 
+def test_a_write_that_finds_room_does_not_end_the_wait_of_a_larger_one(
+    disk: SmallDisk, said: Callable[[], list[str]]
+) -> None:
+    """Policies are published while blocks wait: patience would never end."""
+    layout, rank0 = RunLayout(disk.root), Rank0(0.5)
+    disk.fill()
+    with ShardWriter(layout, rank0.announce, patience=rank0.patience) as writer:
+        writer.submit(path_of(1), block_of())
+        until(lambda: rank0.waited)
+        until(lambda: rank0.patience.write(disk.root.stat) and rank0.reasons)
+        assert len(said()) == 1, "there is no space yet"
+        disk.free()
+    assert len(rank0.announced) == 1
+    assert len(said()) == 2
+
+
 def test_at_the_end_of_a_run_what_finds_no_room_is_lost_and_told(
     disk: SmallDisk, said: Callable[[], list[str]]
 ) -> None:

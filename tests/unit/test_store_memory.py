@@ -103,11 +103,12 @@ def test_arrays_that_are_held_at_once_lie_apart() -> None:
     ]
 
 
-def test_it_keeps_few() -> None:
-    recycler = Recycler()
+@pytest.mark.parametrize("keep", [1, 4])
+def test_it_keeps_few(keep: int) -> None:
+    recycler = Recycler(keep)
     held = [recycler.empty(LARGE, FLOATS) for _ in range(50)]
     assert len({address(array) for array in held}) == 50
-    assert sum(slab.nbytes for slab in recycler._slabs) <= 4 * held[0].nbytes
+    assert sum(slab.nbytes for slab in recycler._slabs) <= keep * held[0].nbytes
 
 
 def test_small_arrays_are_not_kept() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hpcdi.errors import BufferContractError
 from hpcdi.replay.placer import Placement, RowPlacer
-from hpcdi.store.memory import LARGE_BYTES
+from hpcdi.store.memory import LARGE_BYTES, Recycler
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Columns, RowView
 
@@ -165,7 +165,8 @@ def test_a_view_of_rows_outside_the_ring_is_an_error() -> None:
 
 
 def test_a_large_batch_is_the_callers_for_as_long_as_it_is_held() -> None:
-    ring = RowStore(4, batches_ahead=16)
+    ring = RowStore(4)
+    ring.recycler = Recycler(16)
     for row in range(4):
         ring.write(row, {"a": np.full((1, LARGE_BYTES), row, np.uint8)})
     held = [ring.gather(np.array([row]))["a"] for row in range(4)]

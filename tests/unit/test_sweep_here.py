@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from fakes.serial_runs import ROOT
+from hpcdi import cli
 from hpcdi.commands.sweep import here
 from hpcdi.commands.sweep.here import Adopted, LocalRuns, Rounds, _Started
-from hpcdi.commands.sweep.runs import Sweep, keep, make, read
+from hpcdi.commands.sweep.runs import Sweep, keep, look, make, read
 from hpcdi.run import job_end, run_folder, run_lock
 from hpcdi.run.job_end import JobEnd
 from hpcdi.run.shares import Share
@@ -62,6 +63,8 @@ class Process(Adopted):
         # srun kills by these: its step gets one that is passed on, and is killed the second time
         (Share(0, 1, "n1"), signal.SIGTERM, [signal.SIGUSR2, signal.SIGTERM]),
         (Share(0, 1, "n1"), signal.SIGINT, [signal.SIGUSR2, signal.SIGTERM]),
+        (Share(0, 1, "n1"), signal.SIGHUP, [signal.SIGUSR2, signal.SIGTERM]),
+        (Share(0, 2), signal.SIGHUP, [signal.SIGHUP, signal.SIGHUP]),
         (Share(0, 1, "n1"), signal.SIGUSR2, [signal.SIGUSR2, signal.SIGUSR2]),
     ],
 )
@@ -154,6 +157,69 @@ def test_a_run_is_started_again(
     assert begins or code == 85, "what the machine has failed is to be resumed"
 
 
+@pytest.mark.parametrize(
+    ("end", "starts"),
+    [
+        ("kill -9 $$", 2),
+        ("exit 137", 2),  # srun says so of its step
+        ("exit 0", 2),  # and so where it has lost the host
+        ("echo '{\"exit_code\": 0}' > RUN/run.json; exit 0", 1),
+        ("echo '{\"exit_code\": 85}' > RUN/run.json; kill -9 $$", 2),
+        ("echo '{\"exit_code\": 1}' > RUN/run.json; kill -9 $$", 1),
+        ("kill -TERM $$", 1),  # somebody wants it
+        ("exit 143", 1),
+    ],
+)
+def test_a_run_that_was_killed_is_started_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch, end: str, starts: int
+) -> None:
+    """Unless it has left a verdict of its own."""
+
+    def script(run: Path) -> str:
+        begins = f'mkdir -p {run}; echo \'{{"state": "running"}}\' > {run}/run.json'
+        last = f"echo >> {root}/starts; [ $(wc -l < {root}/starts) = 1 ] || exit 1"
+        return f"{begins}; {last}; {end.replace('RUN', str(run))}"
+
+    plant(monkeypatch, script)
+    LocalRuns(root, Rounds(iter([[0]])), [None]).run()
+    assert (root / "starts").read_text().count("\n") == starts
+
+
+def test_a_run_that_was_killed_on_another_host_starts_once_its_lock_is_old(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lock, "SILENT_S", 0.8)
+    monkeypatch.setattr(here, "_IN_VAIN_S", 0.0)
+
+    def script(run: Path) -> str:
+        begins = f"cp -r {root}/held {run}; date +%s.%N >> {root}/starts"
+        return f"{begins}; [ $(wc -l < {root}/starts) = 1 ] || exit 0; kill -9 $$"
+
+    hold(root / "held")
+    plant(monkeypatch, script)
+    LocalRuns(root, Rounds(iter([[0]])), [None]).run()
+    first, second = map(float, (root / "starts").read_text().split())
+    assert second - first > 0.8
+
+
+def test_a_terminal_that_closes_ends_the_runs_and_then_the_sweep(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGHUP, lambda *_: None)  # the tests may run under nohup
+    try:
+        plant(
+            monkeypatch,
+            lambda _run: (
+                f"trap 'touch {root}/heard; exit 85' HUP; kill -HUP $PPID; "
+                "for _ in $(seq 30); do sleep 0.1; done"
+            ),
+        )
+        assert LocalRuns(root, Rounds(iter([[0]])), [None]).run() == 85
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (root / "heard").exists()
+
+
 def test_a_start_in_vain_is_waited_for_and_keeps_nobody_else(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +265,20 @@ def test_a_sweep_whose_job_ends_while_it_waits_for_a_folder_is_not_done(
     may_start = property(lambda me: not (me._waiting and me._in_vain[0]))  # not once it pauses
     monkeypatch.setattr(LocalRuns, "_may_start", may_start)
     assert runs.run() == 85
-    assert "runs 0 are not done" in capsys.readouterr().err
+    assert "run 0 is not done" in capsys.readouterr().err
+
+
+def test_a_run_that_is_refused_at_its_start_is_no_waiting_one(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(monkeypatch, lambda run: f"exit {2 * (run.name == '001')}")
+    assert LocalRuns(root, Rounds(iter([[0, 1]])), [None]).run() == 1
+    assert cli.main(["sweep", "status", str(root)]) == 1
+    said = capsys.readouterr().out
+    assert "2 runs, 1 waiting, 1 refused" in said
+    assert f"refused      see {root}/output/001.out" in said
+    run_folder.claim(root / "001", {"exp_name": "x"}, [], mpi="none")
+    assert look(read(root))[0].elements[1].state == "dead", "it has begun since"
 
 
 @pytest.mark.parametrize(("host", "starts"), [("n1", 2), ("", 1)])

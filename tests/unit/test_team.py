@@ -638,10 +638,12 @@ def test_a_learner_without_rows_learns_what_others_have(
     assert np.isfinite(log["priority"]).all()
 
 
-@pytest.mark.parametrize("kind", ["c51", "qrdqn", "discrete_sac", "sac", "tqc", "td3", "iql"])
+@pytest.mark.parametrize(
+    "kind", ["c51", "qrdqn", "discrete_sac", "discrete_cql", "sac", "tqc", "td3", "cql", "iql"]
+)
 def test_a_batch_of_no_rows_teaches_nothing(kind: str) -> None:
     model = {"obs_shape": 2, "encoder_hidden_size_list": [4], "action_shape": 3}
-    if kind in ("sac", "tqc", "td3", "iql"):
+    if kind in ("sac", "tqc", "td3", "cql", "iql"):
         model |= {"action_low": [-1.0] * 3, "action_high": [1.0] * 3}
     learn = {"policy_delay": 1} if kind == "td3" else {}
     cfg = {"type": kind, "model": model, "learn": learn, "priority": True}
@@ -922,7 +924,8 @@ def test_sequences_teach_every_step(nstep: int, burn_in: int, stride: int | None
     rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learner_batch(
         sequences_of(cfg, Recall(7))
     )
-    learnt = Sequences(rows, burn_in, cfg.sequence).learnt[::2]  # of one player
+    begin = dict.fromkeys(("hidden", "cell"), torch.zeros(1))
+    learnt = Sequences(rows, burn_in, cfg.sequence, begin).learnt[::2]  # of one player
     starts = [*range(0, 7, every)] * 6
     taught = [s + int(i) for s, each in zip(starts, learnt, strict=True) for i in each.nonzero()]
     assert {*taught} == {*range(7)}

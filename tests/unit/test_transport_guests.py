@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fakes.failing_files import FailingFiles
 from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import (
     CloseTask,
@@ -72,6 +74,22 @@ def test_a_message_that_is_cut_is_waited_for(tmp_path: Path) -> None:
     assert taken == [LearnResult("t", 1), LearnResult("t", 2)]
 
 
+def test_zeros_in_the_place_of_a_message_are_waited_for(tmp_path: Path) -> None:
+    """NFS may show how long a file is before what is in it: that was taken for the file's end."""
+    outbox, inbox = sent(tmp_path, LearnResult("t", 1)), Inbox(tmp_path, "box")
+    file = tmp_path / "box.000001"
+    before = file.read_bytes()
+    outbox.post(LearnResult("t", 2))
+    assert outbox.flush()
+    whole = file.read_bytes()
+    file.write_bytes(before.ljust(len(whole), b"\0"))
+    assert inbox.take() == [LearnResult("t", 1)]
+    file.write_bytes(before + bytes(8) + whole[len(before) + 8 :])  # of its size alone
+    assert inbox.take() == []
+    file.write_bytes(whole)
+    assert inbox.take() == [LearnResult("t", 2)]
+
+
 @pytest.mark.parametrize("place", [0, 9, -1])
 def test_a_flipped_bit_is_damage(tmp_path: Path, place: int) -> None:
     sent(tmp_path, LearnResult("t", 1))
@@ -112,6 +130,34 @@ def test_a_full_disk_delays_a_message(tmp_path: Path) -> None:
         pretend_full(0.0)
     assert outbox.flush()
     assert Inbox(tmp_path, "box").take() == [LearnResult("t", 1), LearnResult("t", 2)]
+
+
+@pytest.mark.parametrize(("file_bytes", "fails"), [(1 << 20, 1), (1, 1), (1, 2)])
+def test_what_a_file_system_says_to_have_lost_comes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_bytes: int, fails: int
+) -> None:
+    """NFS says so as a file is closed, also where all of it is there: a block counted twice."""
+    monkeypatch.setattr(mailbox, "_FILE_BYTES", file_bytes)
+    close, calls = os.close, list[int]()
+
+    def closed(descriptor: int) -> None:
+        close(descriptor)
+        calls.append(descriptor)
+        if len(calls) == fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    outbox, inbox, taken = Outbox(tmp_path, "box"), Inbox(tmp_path, "box"), list[Message]()
+    for number in range(3):
+        calls.clear()
+        outbox.post(LearnResult("t", number))
+        with monkeypatch.context() as failing:
+            failing.setattr(os, "close", closed)
+            assert not outbox.flush()
+        taken += inbox.take()
+        while not outbox.flush():
+            pass
+        taken += inbox.take()
+    assert taken == [LearnResult("t", number) for number in range(3)]
 
 
 # -------------------------------------------------------------------------------------------- links
@@ -225,6 +271,17 @@ def test_a_guest_that_never_was_ready_is_forgotten(ends: Ends) -> None:
 def test_a_folder_that_is_no_guests_is_passed_over(ends: Ends, name: str) -> None:
     (ends.layout.guests_dir / name).mkdir()
     ends.guest.send(0, READY)
+    assert ends.at_host() == [(GUEST, READY)]
+
+
+def test_a_file_system_that_fails_costs_rank_0_nothing(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks for guests each second, also in runs that have none, and ended with its run."""
+    ends.guest.send(0, READY)
+    failing = FailingFiles(monkeypatch, "guests", times=1)
+    assert ends.at_host() == []
+    assert failing.left == 0
     assert ends.at_host() == [(GUEST, READY)]
 
 

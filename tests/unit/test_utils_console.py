@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import io
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +52,28 @@ def test_output_that_nobody_reads_ends_nothing(tmp_path: Path, shell: str) -> No
     assert code == 0, said
     assert "Traceback" not in said
     assert "Exception ignored" not in said
+
+
+def test_a_reader_who_is_slow_sees_how_it_goes_on() -> None:
+    """Of a pipe or terminal that somebody who shares it has made non-blocking."""
+    program = (
+        "import os, sys\nfrom hpcdi.utils import console\nconsole.prepare(is_run=True)\n"
+        "os.set_blocking(1, False)\nfor _ in range(2000): print('x' * 99)\n"
+        "sys.stderr.write('.')\nsys.stderr.flush()\nsys.stdin.readline()\nprint('the end')"
+    )
+    variables = {k: value for k, value in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], env=variables,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stderr.read(1) == b"."
+        assert len(os.read(child.stdout.fileno(), 1 << 20)) > 1 << 14
+        rest, _ = child.communicate(b"\n", timeout=60)
+    assert child.returncode == 0
+    assert rest.endswith(b"the end\n")
 
 
 @pytest.mark.parametrize("is_run", [True, False])
@@ -103,6 +128,26 @@ def test_a_relay_copies_on_when_its_reader_has_gone() -> None:
         os.write(child, b"x")
     for descriptor in (child, target):
         os.close(descriptor)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_relay_reads_on_when_the_stream_of_a_script_fails(is_closed: bool) -> None:
+    """The child would wait for ever, and a run over ranks with it."""
+
+    class Full(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    stream = io.StringIO() if is_closed else Full()
+    if is_closed:
+        stream.close()
+    source, child = os.pipe()
+    relay = Relay(source, 1, stream)
+    for _ in range(64):
+        assert select.select([], [child], [], 20)[1], "nobody reads it"
+        os.write(child, bytes(1 << 12))
+    relay.close()
+    os.close(child)
 
 
 def test_what_others_print_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,43 @@ def test_space_is_advised_only_where_it_is_short() -> None:
     assert advice("the run folder has been moved") == ""
 
 
+def test_a_file_whose_descriptor_has_failed_is_opened_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a file server that was restarted (ESTALE): it was written to no more."""
+    path = tmp_path / "log"
+    with AppendFile(path, "the log") as file:
+        file.add(b"1\n")
+        (own,) = (fd for fd in Path("/proc/self/fd").iterdir() if os.path.realpath(fd) == str(path))
+        with Path(os.devnull).open("rb") as unwritable:
+            os.dup2(unwritable.fileno(), int(own.name))
+        file.add(b"2\n")
+        assert path.read_bytes() == b"1\n"
+        file.add(b"3\n")
+    assert path.read_bytes() == b"1\n2\n3\n"
+    said = capsys.readouterr().err
+    assert f"the log {path} cannot be written: Bad file descriptor; the run goes on" in said
+    assert "can be written again" in said
+
+
+def test_a_file_of_a_folder_that_was_moved_is_written_to_after_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "run" / "log"
+    with AppendFile(path, "the log") as file:
+        file.add(b"1\n")
+        with monkeypatch.context() as disk:
+            disk.setattr(os, "write", full)
+            file.add(b"2\n")
+        path.parent.rename(tmp_path / "moved")
+        file.add(b"3\n")
+    assert (tmp_path / "moved" / "log").read_bytes() == b"1\n2\n3\n"
+    assert not path.parent.exists()
+
+
 @pytest.mark.parametrize(
     "put",
     [

@@ -121,6 +121,16 @@ def test_a_clock_that_was_set_back_costs_no_points(
     ]
 
 
+def test_each_curve_of_a_chart_keeps_its_point_at_the_checkpoint(tmp_path: Path) -> None:
+    with TensorBoardWriter(tmp_path) as writer:
+        for step in range(6):
+            writer.add_scalars("learner_iter/parts", {"actor": step, "critic": 2 * step}, step)
+    drop_events_after(tmp_path, 0, 3)
+    for name, factor in (("actor", 1), ("critic", 2)):
+        drawn = curve(tmp_path / f"learner_iter_parts_{name}", "learner_iter/parts")
+        assert drawn == [(step, factor * step) for step in range(4)]
+
+
 def test_curves_of_a_rank_of_its_own_are_cut_by_iterations(tmp_path: Path) -> None:
     own, of_rank_0 = "detail/callbacks/x_rank2", "detail/callbacks/y_rank2"
     direct = "detail/x_rank2"  # by Context.add_scalar

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdi.utils.nested import dotted, flatten, split_columns, stack_columns, unflatten
+from hpcdi.utils.nested import (
+    dotted,
+    flatten,
+    jsonable,
+    split_columns,
+    stack_columns,
+    unflatten,
+)
 
 QUICK = settings(deadline=None, max_examples=60)
 
@@ -46,6 +53,12 @@ def test_unflatten_undoes_flatten(tree: dict[str, Any]) -> None:
 def test_empty_mappings_are_leaves_on_demand(tree: dict[str, Any]) -> None:
     assert unflatten(flatten(tree, keep_empty=True)) == tree
     assert unflatten(flatten(tree)) == {key: value for key, value in tree.items() if value}
+
+
+def test_numbers_of_every_kind_are_json() -> None:
+    kinds = (np.float16, np.float32, np.float64, np.longdouble)
+    values = [*(kind(1.5) for kind in kinds), np.longdouble("nan"), np.int8(2), np.True_]
+    assert jsonable({"of": values}) == {"of": [1.5, 1.5, 1.5, 1.5, None, 2, True]}
 
 
 def test_a_slash_in_a_key_is_refused() -> None:

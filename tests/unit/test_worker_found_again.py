@@ -301,6 +301,24 @@ def test_an_action_of_another_shape_is_named() -> None:
     collector.close()
 
 
+@pytest.mark.parametrize("shape", [(3, 2), (6,), (1, 2, 3), (1, 6)])
+def test_numbers_of_an_action_do_not_change_places(shape: tuple[int, ...]) -> None:
+    """An array of another shape with as many numbers is no action; a flat one is."""
+
+    class Turned(Player):
+        def forward(self, data: Mapping[int, Any], **_setting: Any) -> dict[int, Any]:
+            return {env: {"action": torch.arange(6.0).reshape(shape)} for env in data}
+
+    table = spaces.Box(0, 9, (2, 3), np.float32)
+    envs = make_env_manager({"type": "base"}, [lambda: Observed(BOX, table)])
+    with SampleSerialCollector({}, envs, Turned("a")) as collector:
+        if shape == (3, 2):
+            with pytest.raises(PolicyError, match="environment 0 is array"):
+                collector.collect(1)
+        else:
+            assert len(collector.collect(1)) == 1
+
+
 # --------------------------------------------------------------------------- learner, coordinator
 
 

@@ -19,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Self, TypeVar
 
 from hpcdi.commands.rehearse.facts import Printed, Stage
+from hpcdi.env.arguments import OWN_PROCESS
 from hpcdi.env.base import EnvFailure
 from hpcdi.env.child_process import variables_of_a_child
 from hpcdi.errors import ConfigError, HpcdiError
@@ -74,6 +75,7 @@ def apart(stage: Callable[..., None], facts: S, *arguments: Any, limit_s: float)
 def _child(
     connection: Connection, stage: Callable[..., None], facts: Stage, arguments: tuple[Any, ...]
 ) -> None:
+    OWN_PROCESS.append(os.getpid())
     run_stage(stage, facts, *arguments, tell=lambda known: connection.send((known, False)))
     connection.send((facts, True))
     connection.close()

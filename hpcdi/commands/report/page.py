@@ -75,13 +75,18 @@ def charts_of(
     shown = sorted(n for n in names if n.startswith(_GROUPS)) or sorted(names)
     shown.sort(key=lambda n: SHOWN_FIRST.index(n) if n in SHOWN_FIRST else len(SHOWN_FIRST))
     charts = {}
-    axes = {run.axis for group in groups for run in group.runs}
-    axis = " or ".join(f"{each}s" for each in sorted(axes)).replace("env ", "environment ")
     for name in shown:
+        axes = " or ".join(f"{each}s" for each in axes_of(groups, name))
+        axis = axes.replace("env ", "environment ")
         bands = {group.name: band_of(group.curve(name)) for group in groups}
         title = name.removeprefix("curves/").replace("_", " ")
         charts[name] = line_chart(title, bands, against if name == SCORE else None, axis)
     return charts
+
+
+def axes_of(groups: Sequence[Group], name: str) -> list[str]:
+    """Returns what the steps of a curve are: each `Run.axis` of the runs that have it, sorted."""
+    return sorted({run.axis for group in groups for run in group.runs if run.curves.get(name)})
 
 
 # ---------------------------------------------------------------------------------------- sections
@@ -232,8 +237,7 @@ def _runs(runs: Sequence[Run]) -> str:
 
 
 def _end(run: Run) -> str:
-    state, reason = run.facts.get("state", "unknown"), run.facts.get("reason", "")
-    return f"{state}: {reason}" if reason else str(state)
+    return ": ".join(filter(None, run.end))
 
 
 def _faults(runs: Sequence[Run]) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hpcdi.commands.run_state import axis_of, read_progress, settings_of
+from hpcdi.commands.run_state import axis_of, end_of, read_progress, settings_of
 from hpcdi.dataclass import dataclass
 from hpcdi.run import resume, run_folder
 from hpcdi.store.layout import RunLayout
@@ -33,6 +33,7 @@ class Run:
         progress: status.json, likewise.
         settings: of config.yaml, by dotted name; empty where it cannot be read.
         curves: tag -> points.
+        end: its state, and the reason for it, see `end_of`.
     """
 
     folder: Path
@@ -40,6 +41,7 @@ class Run:
     progress: Mapping[str, Any]
     settings: Mapping[str, Any]
     curves: Mapping[str, Sequence[CurvePoint]]
+    end: tuple[str, str]
 
     @property
     def name(self) -> str:
@@ -119,6 +121,7 @@ def read_run(folder: Path) -> Run:
         read_progress(layout),
         settings_of(layout),
         read_curves(layout.curve_files()),
+        end_of(folder),
     )
 
 

@@ -35,6 +35,7 @@ from hpcdi.commands.sweep.runs import (
     FAILED,
     PAUSED,
     PRUNED,
+    REFUSED,
     RUNNING,
     WAITING,
     Search,
@@ -333,7 +334,7 @@ def _resume(arguments: Sequence[str]) -> int:
         is_its_job and sweep.population is None
     ):  # nobody else runs them; after a requeue, not what has failed before
         is_again = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
-        over = ("done", "failed") if is_again or _is_next_job(sweep) else ("done",)
+        over = ("done", "failed", REFUSED) if is_again or _is_next_job(sweep) else ("done",)
         waiting = [element.index for element in sweep.elements if element.state not in over]
     unknown = sorted(set(options.index) - set(waiting))
     if unknown:
@@ -393,6 +394,8 @@ def _status(arguments: Sequence[str]) -> int:
         print_lines(json.dumps(rows, indent=2).splitlines())
     else:
         again = [f"  next         {sweep.command_to_resume}"] if to_start(sweep) else []
+        refused = [sweep.output(e.index) for e in sweep.elements if e.state == REFUSED]
+        again = [f"  refused      see {short(output)}" for output in refused[:1]] + again
         if packed is not None:
             again = [f"  job          {packed.said.removeprefix('job ')}"]
         print_lines([*table_of(sweep, rows, history), *again])

@@ -16,15 +16,15 @@ from typing import Protocol
 
 from hpcdi.commands.options import print_lines
 from hpcdi.commands.run_state import RunStatus, status_of
-from hpcdi.commands.sweep.runs import PAUSED, Sweep, look, read, to_start
+from hpcdi.commands.sweep.runs import PAUSED, Sweep, look, read, refuse, to_start
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, EXIT_USAGE, StoreError
-from hpcdi.run import run_folder, slurm_queue
+from hpcdi.run import run_folder, run_lock, slurm_queue
 from hpcdi.run.job_end import END_VARIABLE, Deadline, job_end
 from hpcdi.run.resume import has_snapshot
 from hpcdi.run.run_folder import short
 from hpcdi.run.shares import Share
-from hpcdi.run.signals import ENDING, Meaning, Signals, preempt_signals
+from hpcdi.run.signals import ENDING, Meaning, Signals, ending_signals
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.disk import open_to_append
@@ -64,8 +64,14 @@ class Supply(Protocol):
     def early(self, running: Sequence[int]) -> Sequence[int]:
         """Returns runs that are to end now, each once."""
 
-    def ended(self, index: int, status: RunStatus | None) -> bool:
-        """Hears that a run has ended; returns whether it is over, whatever its exit code says."""
+    def ended(self, index: int, status: RunStatus | None, *, is_refused: bool) -> bool:
+        """Hears that a run has ended; returns whether it is over, whatever its exit code says.
+
+        Args:
+            index: of the run.
+            status: of the run; None: it has never begun.
+            is_refused: whether it was refused at its start, and has never begun.
+        """
 
 
 class Rounds(Supply):
@@ -87,9 +93,9 @@ class Rounds(Supply):
         del running
         return ()
 
-    def ended(self, index: int, status: RunStatus | None) -> bool:
+    def ended(self, index: int, status: RunStatus | None, *, is_refused: bool) -> bool:
         """See `Supply.ended`: its exit code decides."""
-        del index, status
+        del index, status, is_refused
         return False
 
 
@@ -158,9 +164,10 @@ class _Started:
     def end(self, number: int, *, is_first: bool = True) -> None:
         """Passes on a signal that asks for an end, in order the first time.
 
-        By SIGINT and SIGTERM srun kills its step; of those that it passes on, USR2 asks for an end.
+        By SIGINT and SIGTERM srun kills its step, and SIGHUP it keeps to itself; of those that it
+        passes on, USR2 asks for an end.
         """
-        if self.is_step and number in ENDING:
+        if self.is_step and number in (*ENDING, signal.SIGHUP):
             number = signal.SIGUSR2 if is_first else signal.SIGTERM
         self.process.send_signal(number)
 
@@ -169,18 +176,47 @@ class _Started:
     ) -> bool:
         """Returns whether the run is to be started again: its exit code is not of its own making.
 
-        Of a run that has not begun, 1 may be srun's (its controller is away for a while), and 2 is
-        no verdict while the folder is in use: its process may have been lost with its host.
+        A run that was killed (for its memory, say) left no verdict in its run.json, or that it is
+        to be requeued; srun says 0 of one that it has lost with its host. Of a run that has not
+        begun, 1 may be srun's (its controller is away for a while), and 2 is no verdict while the
+        folder is in use: its process may have been lost with its host.
 
         Args:
             code: the exit code.
             status: of the run; None: it has never begun.
             has_begun: whether this start has.
         """
+        if _was_killed(code) or (code == EXIT_DONE and has_begun and status is not None):
+            verdict = status.facts.get("exit_code") if status is not None and has_begun else None
+            return verdict in (None, EXIT_REQUEUE)
         if has_begun or code == EXIT_REQUEUE:
             return code == EXIT_REQUEUE
         is_in_use = code == EXIT_USAGE and status is not None and not status.is_over
         return is_in_use or (code == EXIT_FAILED and self.is_step)
+
+
+def _was_killed(code: int) -> bool:
+    """Returns whether an exit code says that a signal has ended a process that nobody asked to end.
+
+    Args:
+        code: of a process, negative where it is its own; or as a shell, srun and mpirun say it.
+    """
+    code = 128 - code if code < 0 else code
+    return code > 128 and code not in ENDING.values()
+
+
+def _pause_s(status: RunStatus | None, *, has_begun: bool) -> float:
+    """Returns the seconds until a run that has ended may start again.
+
+    Args:
+        status: of the run; None: it has never begun.
+        has_begun: whether this start has.
+    """
+    if has_begun and (status is None or status.is_over):
+        return 0.0
+    # who was killed on another host holds its folder until it has been silent for so long
+    is_unseen = has_begun and status is not None and status.signs.is_process is None
+    return run_lock.SILENT_S if is_unseen else _IN_VAIN_S
 
 
 class LocalRuns:
@@ -199,7 +235,7 @@ class LocalRuns:
         self._in_vain = Counter[int]()  # starts in a row in which a run did not begin
         self._not_before: dict[int, float] = {}  # of the next start of such a run
         self._not_done: dict[int, bool] = {}  # runs that were given up: whether the machine failed
-        self._exit_codes = ENDING | dict.fromkeys(preempt_signals(), EXIT_REQUEUE)
+        self._exit_codes = ending_signals()
         self._deadline = Deadline(job_end(os.environ, time.time()))
         self._end_signal: int | None = None  # number of the last one that came
         self._signals = Signals()
@@ -232,9 +268,9 @@ class LocalRuns:
         waiting = sorted({*to_start(sweep), *self._not_done, *self._waiting})
         if waiting:
             names = ", ".join(map(str, waiting))
+            runs = f"run {names} is" if len(waiting) == 1 else f"runs {names} are"
             sys.stderr.write(
-                f"hpcdi sweep: runs {names} are not done; start these again by\n"
-                f"  {sweep.command_to_resume}\n"
+                f"hpcdi sweep: {runs} not done; to go on, type\n  {sweep.command_to_resume}\n"
             )
         if self._end_signal is not None:
             return self._exit_codes[signal.Signals(self._end_signal)]
@@ -335,17 +371,23 @@ class LocalRuns:
             lasted = human_time(time.monotonic() - started.began)
             sweep, statuses = look(self._sweep)
             status = statuses[index]
-            is_over = self._supply.ended(index, status)
+            has_begun = self._run_file(index) != started.before
+            by_machine = started.has_failed_by_machine(code, status, has_begun=has_begun)
+            is_verdict = code in (EXIT_FAILED, EXIT_USAGE) and not by_machine
+            is_refused = status is None and is_verdict
+            is_over = self._supply.ended(index, status, is_refused=is_refused)
             if is_over:
                 sweep, _ = look(read(sweep.root))  # what became of it
+            elif is_refused:
+                sweep = refuse(sweep, index)
             self._sweep = sweep
-            why = f": {status.why}" if status is not None and status.why else ""
-            state = sweep.elements[index].state if status is not None else "it has not begun"
-            has_begun = self._run_file(index) != started.before
+            why = f": see {short(sweep.output(index))}" if is_refused else ""
+            why = f": {status.why}" if status is not None and status.why else why
+            is_known = is_refused or status is not None
+            state = sweep.elements[index].state if is_known else "it has not begun"
             self._in_vain[index] = 0 if has_begun else self._in_vain[index] + 1
-            self._not_before[index] = time.monotonic() + (0.0 if has_begun else _IN_VAIN_S)
+            self._not_before[index] = time.monotonic() + _pause_s(status, has_begun=has_begun)
             may_start = self._in_vain[index] < _MOST_IN_VAIN and self._may_start
-            by_machine = started.has_failed_by_machine(code, status, has_begun=has_begun)
             starts_again = by_machine and may_start and not is_over
             if starts_again:
                 self._waiting.appendleft(index)

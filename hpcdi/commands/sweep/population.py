@@ -325,8 +325,7 @@ def score_of(state: str, status: RunStatus | None) -> float | None:
     if status is None or state not in ("done", PAUSED):
         return None
     evaluation = status.progress.get("evaluation")
-    mean = evaluation.get("mean") if evaluation else None
-    return float(mean) if mean is not None else None
+    return float(evaluation["mean"]) if evaluation else None
 
 
 def _with_settings(sweep: Sweep, copies: Sequence[Copy]) -> Sweep:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,8 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.run import resume, run_folder, slurm_queue
+from hpcdi.run.environment import slurm_job_of
+from hpcdi.run.own_job import own_job
 from hpcdi.search import Dimension
 from hpcdi.store.atomic import read_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
@@ -49,6 +52,8 @@ from hpcdi.utils.nested import dotted
 
 WAITING = "waiting"
 """State of a run that has not been started yet."""
+REFUSED = "refused"
+"""State of a run that was refused at its start: its output says why."""
 PAUSED = "paused"
 """State of a run of a population that has reached its mark, and waits for the others."""
 PRUNED, FAILED, RUNNING = "pruned", "failed", "running"
@@ -57,6 +62,8 @@ _FORMAT = 1
 _MOST = 10_000
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _OPENING, _CLOSING = "[{(", "]})"
+_SIGN = re.compile(r"""'[^']*'?|"(?:\\.|[^"\\])*"?|.""", re.DOTALL)
+"""All that is within quotes, or one letter."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class Element:
         index: from 0; index of the array job.
         overrides: ``key=value`` of each key that has several values.
         job: Slurm job id; empty: it has none.
-        state: at the last `look`: `WAITING`, or a state of `RunStatus`.
+        state: at the last `look`: `WAITING`, `REFUSED`, or a state of `RunStatus`.
     """
 
     index: int
@@ -249,15 +256,11 @@ def values_of(text: str) -> list[str]:
         if first > last or last - first >= _MOST:
             raise LaunchError(f"{text} is no range: write first..last, at most {_MOST} values")
         return [str(value) for value in range(first, last + 1)]
-    values, depth, quote = [""], 0, ""
-    for sign in text:
-        if sign == "," and depth == 0 and not quote:
+    values, depth = [""], 0
+    for sign in _SIGN.findall(text):
+        if sign == "," and depth == 0:
             values.append("")
             continue
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
         depth += (sign in _OPENING) - (sign in _CLOSING)
         values[-1] += sign
     if len(values) > 1 and "" in values:
@@ -509,7 +512,7 @@ def look(
         packed: the job that does all of it; while it is on, each run's folder says how it is.
     """
     statuses: list[RunStatus | None] = []
-    elements, jobs = [], _queued_jobs(sweep)
+    elements, jobs, over = [], _queued_jobs(sweep), _jobs_that_left(sweep)
     of_all = packed.job_id if packed is not None and packed.waits else ""
     if packed is not None and of_all:
         jobs[of_all] = packed
@@ -517,9 +520,11 @@ def look(
         run_dir = sweep.run_dir(element.index)
         has_begun = bool(run_folder.read(run_dir))
         is_known = has_begun or element.job in jobs
-        status = status_of(run_dir, jobs.get, element.job or of_all) if is_known else None
+        known = jobs | over.get(element.index, {})
+        status = status_of(run_dir, known.get, element.job or of_all) if is_known else None
         statuses.append(status if has_begun else None)
-        state = "pending" if element.job else WAITING
+        not_begun = REFUSED if element.state == REFUSED else WAITING
+        state = "pending" if element.job else not_begun
         if status is not None:
             state = status.state
         if status is not None and state == "done" and sweep.population is not None:
@@ -529,9 +534,16 @@ def look(
         elements.append(replace(element, state=state))
     changed = replace(sweep, elements=tuple(elements))
     if changed != sweep and sweep.search is None:
-        with contextlib.suppress(OSError):  # whoever reads the sweep looks again
-            _save_states(changed)
+        _save_states(changed)
     return changed, statuses
+
+
+def refuse(sweep: Sweep, index: int) -> Sweep:
+    """Note in the manifest that a run was refused at its start; returns the sweep with it."""
+    elements = [replace(e, state=REFUSED) if e.index == index else e for e in sweep.elements]
+    changed = replace(sweep, elements=tuple(elements))
+    _save_states(changed)
+    return changed
 
 
 def _queued_jobs(sweep: Sweep) -> dict[str, slurm_queue.QueueJob]:
@@ -549,6 +561,22 @@ def _queued_jobs(sweep: Sweep) -> dict[str, slurm_queue.QueueJob]:
     }
 
 
+def _jobs_that_left(sweep: Sweep) -> dict[int, dict[str, slurm_queue.QueueJob]]:
+    """Returns the jobs that are over, by id, by the packed runs that are on in them, as these say.
+
+    So a run whose job was killed is dead before its lock is old.
+    """
+    began, own = dict[int, str](), slurm_job_of(own_job(os.environ))
+    for element in sweep.elements:
+        facts = {} if element.job else run_folder.read(sweep.run_dir(element.index))
+        job = slurm_job_of(slurm_queue.texts_of(facts.get("slurm")))
+        if job not in ("", own) and facts.get("state") == "running":
+            began[element.index] = job
+    jobs = slurm_queue.ask_all(began.values())
+    over = {name: job for name, job in jobs.items() if not (job.is_on or job.waits)}
+    return {index: {job: over[job]} for index, job in began.items() if job in over}
+
+
 def _jobs_of(sweep: Sweep, element: Element) -> list[str]:
     """Returns jobs in which a run of an array may go on: its task cannot be requeued everywhere."""
     layout = RunLayout(sweep.run_dir(element.index))
@@ -556,11 +584,15 @@ def _jobs_of(sweep: Sweep, element: Element) -> list[str]:
 
 
 def _save_states(seen: Sweep) -> None:
-    """Write the states into the manifest as it is now: others may have submitted runs since."""
+    """Write the states into the manifest as it is now, where that is possible.
+
+    Others may have submitted runs since; whoever reads the sweep looks again.
+    """
     states = {(element.index, element.job): element.state for element in seen.elements}
     now = read(seen.root)
     elements = [replace(e, state=states.get((e.index, e.job), e.state)) for e in now.elements]
-    replace(now, elements=tuple(elements)).save()
+    with contextlib.suppress(OSError):
+        replace(now, elements=tuple(elements)).save()
 
 
 def to_start(sweep: Sweep) -> list[int]:

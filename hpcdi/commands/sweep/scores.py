@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -44,7 +45,7 @@ def points_of(layout: RunLayout) -> list[Point]:
     """Returns a run's evaluations, by its curves; a step has one."""
     points = read_curves(layout.curve_files()).get(SCORE, [])
     values = {point.step: point.value for point in points}
-    return sorted((step, value) for step, value in values.items() if value == value)
+    return sorted((step, value) for step, value in values.items() if math.isfinite(value))
 
 
 def value_at(points: Sequence[Point], step: int) -> float:

@@ -50,6 +50,7 @@ from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.run import run_folder, slurm_queue
 from hpcdi.run.resume import is_below
+from hpcdi.run.run_folder import short
 from hpcdi.search import Dimension, OptunaSearcher, RandomSearcher, Searcher, Value
 from hpcdi.store.atomic import write_json, write_text
 from hpcdi.utils.metrics import human_return
@@ -378,9 +379,13 @@ class Trials:
 
     # --------------------------------------------------------------------------------- their end
 
-    def ended(self, number: int, status: RunStatus | None) -> bool:
+    def ended(self, number: int, status: RunStatus | None, *, is_refused: bool) -> bool:
         """Hears that a run has ended; returns whether its trial is over."""
         record = read_trial(self._root, number)
+        if is_refused:
+            output = read(self._root).output(number)
+            self._end(number, record, FAILED, None, f"it did not begin: see {short(output)}")
+            return True
         if status is not None and status.state == "done":
             points = self._points[number] = points_of(status.layout)
             if not points:

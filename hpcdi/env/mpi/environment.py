@@ -65,7 +65,7 @@ def facts_of(cfg: MpiEnvConfig) -> EnvFacts:
     cls = has_spaces = find_class(path, setting)
     if not _settles_spaces(cls):
         try:
-            # in the launcher, say; a process of its own would stay in the folder
+            # in the launcher, say, whose present folder the class may change
             with without_starting_mpi(), chdir("."), TemporaryDirectory() as folder:
                 has_spaces = make_numbered(lambda: cls(**numbered(cfg.kwargs)), 0, folder)
         except Exception as error:  # whatever it raises

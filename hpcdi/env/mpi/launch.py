@@ -183,8 +183,15 @@ def become_solver(place: SolverPlace, program: Program, folder: Path, rank: int)
         from hpcdi.env.mpi.python_solver import find_class, serve
 
         kwargs = numbered(program.kwargs)
+        log = log_path(folder, place.ranks.index(rank))
+        job = os.dup(2)  # where the run prints
+
+        def tell(failure: str) -> None:
+            said = f"close() of environment {place.environment} failed ({failure})"
+            os.write(job, f"hpcdi: {said}: {log}\n".encode())
+
         _move_to(folder, place.ranks.index(rank))
-        return serve(place, lambda: find_class(program.python)(**kwargs))
+        return serve(place, lambda: find_class(program.python)(**kwargs), tell)
     os.environ.update(_preloading(program))
     command = [str(numbered(word)) for word in program.command]
     command[0] = str(Path(command[0]).absolute()) if "/" in command[0] else command[0]

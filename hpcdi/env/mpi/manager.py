@@ -17,6 +17,7 @@ from hpcdi.env.in_process import TIMED_EVERY, Command, SharedArrays, SingleEnvs
 from hpcdi.env.mpi.pool import SOLVERS
 from hpcdi.env.mpi.solvers import Solver, wait
 from hpcdi.env.mpi.vectors import put_vector, vector_of
+from hpcdi.errors import EnvValueError
 
 
 class SolverEnvManager(BaseEnvManager):
@@ -87,7 +88,7 @@ class SolverWorker:
         self._row = self._steps = 0
         self._asked: Command = ("",)
         self._seeds = np.random.default_rng(0)  # of later episodes
-        self.seed = 0
+        self.seed, self._following = 0, self._next_seed()
         self._failure: EnvFailure | None = None
 
     @property
@@ -106,13 +107,14 @@ class SolverWorker:
                 if seed is not None:
                     self._seeds = np.random.default_rng(seed)
                 self.solver.user = self
-                self.seed = self._next_seed() if seed is None else seed
+                self.seed = self._following if seed is None else seed
+                self._following = self._next_seed()
                 self.solver.ask_reset(self.seed)
             elif verb == "step":
                 _, next_seed, goes_on, _ = args
-                self.seed = self._next_seed() if next_seed is None else next_seed
+                seed = self._following if next_seed is None else next_seed
                 action = vector_of(self._acts, self._arrays.action, self._row)
-                self.solver.ask_step(action, self.seed if goes_on else None)
+                self.solver.ask_step(action, seed if goes_on else None)
         except EnvFailure as failure:
             self._failure = failure
 
@@ -132,6 +134,12 @@ class SolverWorker:
 
     def answer(self) -> Any:
         """Wait for the command's result; see `EnvWorker.answer`."""
+        try:
+            return self._answer()
+        except EnvValueError as error:  # the manager names the environment and the step
+            raise EnvFailure.of(error) from error
+
+    def _answer(self) -> Any:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -150,7 +158,7 @@ class SolverWorker:
         return self._stepped(*args) if verb == "step" else None
 
     def _stepped(
-        self, slot: int, _next_seed: int | None, goes_on: bool, keeps_info: bool
+        self, slot: int, next_seed: int | None, goes_on: bool, keeps_info: bool
     ) -> StepReply | None:
         """Write what a step has led to; returns what `LocalWorker.step` does."""
         answer, arrays, row = self.solver.answer(), self._arrays, self._row
@@ -164,6 +172,9 @@ class SolverWorker:
         if is_over:
             put_vector(self._seen, arrays.final, row, observation)
             arrays.results.acts[row] = goes_on
+            if goes_on:  # one seed an episode, however many steps it has
+                self.seed = self._following if next_seed is None else next_seed
+                self._following = self._next_seed()
             observation = observation if answer.first is None else answer.first
         put_vector(self._seen, arrays.slots[slot], row, observation)
         if not (is_over or keeps_info):

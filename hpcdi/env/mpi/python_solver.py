@@ -14,6 +14,8 @@
             ...
             return observation, reward, terminated, truncated, {"energy": ...}
 
+        def close(self, comm): ...              # writes last files; may be missing, or take no comm
+
 `comm` is an mpi4py communicator of this solver's ranks; a library that takes one takes it, too.
 What rank 0 returns counts. Where the class says ``assembled = True``, the observation is a vector
 that all ranks return parts of, in the order of ranks; rewards are summed, and an episode ends where
@@ -22,6 +24,7 @@ a rank says so. An exception on any rank ends the group: the others may wait for
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -31,7 +34,7 @@ from gymnasium import spaces
 
 from hpcdi.comm.importing import without_starting_mpi
 from hpcdi.comm.solver_protocol import Kind, SolverMessage, SolverPlace
-from hpcdi.env.base import EnvFacts
+from hpcdi.env.base import EnvFacts, EnvFailure
 from hpcdi.env.contract import (
     Space,
     numbers_in,
@@ -76,7 +79,9 @@ def find_class(path: str, setting: str = "env.env_id") -> Any:
     return found
 
 
-def serve(place: SolverPlace, make: Callable[[], PythonSolver]) -> int:
+def serve(
+    place: SolverPlace, make: Callable[[], PythonSolver], tell: Callable[[str], object]
+) -> int:
     """Do what the collector orders, until it needs no more; returns the exit code.
 
     Starts MPI. Any error of the solver ends the process by a signal, so that hpcdi sees its death.
@@ -84,6 +89,7 @@ def serve(place: SolverPlace, make: Callable[[], PythonSolver]) -> int:
     Args:
         place: whose rank this is.
         make: makes what acts, when MPI has started.
+        tell: called with what its `close` raises, which ends nothing.
     """
     from hpcdi.comm.failure import die_if_it_exits, leave_job
     from hpcdi.comm.solver_rank import NotNeeded, SolverRank, die, die_if_it_aborts
@@ -98,14 +104,39 @@ def serve(place: SolverPlace, make: Callable[[], PythonSolver]) -> int:
         answering = _Answering(rank, solver, facts)
         while (order := rank.receive()).kind is not Kind.END:
             answering.do(order)
-        if hasattr(solver, "close"):
-            solver.close()
+        if failure := _failure_to_close(solver, rank.comm):
+            tell(failure)
         return rank.leave()
     except NotNeeded:
         return leave_job(EXIT_DONE)
     except BaseException as error:  # whatever it is, also sys.exit
         traceback.print_exc()
         die(f"{type(error).__name__}: {error}")
+
+
+def _failure_to_close(solver: PythonSolver, comm: Any) -> str:
+    """Have a solver write its last files; returns what it raised, and prints where; "": nothing."""
+    close = getattr(solver, "close", None)
+    if close is None:
+        return ""
+    try:
+        close(comm) if _takes_comm(close) else close()
+    except BaseException as error:  # whatever it is, also sys.exit
+        traceback.print_exc()
+        return EnvFailure.of(error).cause
+    return ""
+
+
+def _takes_comm(close: Callable[..., object]) -> bool:
+    """Decides whether a `close` is to be given the communicator; others may have arguments, too."""
+    try:
+        arguments = inspect.signature(close).parameters
+    except ValueError:  # of a compiled class, which does not say
+        return False
+    return "comm" in arguments or any(
+        argument.default is argument.empty and argument.kind is argument.POSITIONAL_OR_KEYWORD
+        for argument in arguments.values()
+    )
 
 
 class _Answering:

@@ -11,6 +11,7 @@ import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import field
 from functools import partial
@@ -18,7 +19,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from hpcdi.comm.messages import CollectProgress, CollectResult, Message
+from hpcdi.comm.messages import CollectProgress, CollectResult, CollectSetting, Message
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.roles import ParallelCollectorConfig, ZerglingCollectorConfig
@@ -35,7 +36,7 @@ from hpcdi.roles.collector.evaluation import quotas
 from hpcdi.roles.collector.hindsight import Hindsight
 from hpcdi.roles.collector.loop import Loop, attribute_of, policy_loop
 from hpcdi.roles.collector.recorder import Recorder
-from hpcdi.roles.context import MakePolicy
+from hpcdi.roles.context import POLICY_PATIENCE_S, MakePolicy
 from hpcdi.roles.fault import FAULTS, hang_environment
 from hpcdi.store.policies import PolicyImage
 from hpcdi.store.segment import Segment
@@ -61,8 +62,6 @@ MAX_EPISODES = 1000
 LOST_ROLLOUT_S = 10.0
 """On-policy: seconds without a newer policy after which the last rollout counts as lost; more where
 learning takes longer, see `StalenessGate`."""
-_POLICY_PATIENCE_S = 300.0
-"""Seconds without a policy that is new enough, after which a collector fails."""
 _TIMES_LAST_WAIT = 3.0
 """A rollout counts as lost only after as many times the last wait for a newer policy."""
 _NAP_S = 0.002
@@ -169,7 +168,9 @@ class BaseParallelCollector(Configurable, Closing, ABC):
             ``collect_setting``, ``eval_flag``, ``exp_name`` and ``policy_update_path``, as the
             callers of DI-engine pass them, a ``seed`` (`numpy.random.SeedSequence`), its
             ``number`` among the collectors, and how many there are, and ``make_policy``: what makes
-            policies that act by columns (default: `create_policy`).
+            policies that act by columns (default: `create_policy`); what environments are played
+            with at first (``scheduled``), whether they have this process for themselves
+            (``own_process``), and for how long to wait for a policy (``policy_patience_s``).
         port: to the message side.
     """
 
@@ -193,6 +194,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         "make_policy",
         "scheduled",
         "own_process",
+        "policy_patience_s",
     )
     """Keys of `cfg` that are no settings of `Config`: what a task needs."""
 
@@ -203,6 +205,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         self._cfg = self.parse_config({k: v for k, v in cfg.items() if k not in self.TASK_KEYS})
         self.task = CollectorTask(setting=self._task_cfg.get("collect_setting", {}))
         self.port = port
+        self._told = deque[CollectSetting]()  # that no turn has taken yet
         self._policy: Any = None
         self._env_manager: Any = None
         self._end_flag = False
@@ -224,6 +227,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         if self._end_flag or self._env_manager.done:
             self._finish_task()
             return False
+        self._take_settings()
         self.is_waiting = not self._may_step()
         if not self.is_waiting:
             outputs = self._policy_inference(self._env_manager.observation)
@@ -239,6 +243,17 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     def stop(self) -> None:
         """Let `start` return after its current step; may be called from any thread."""
         self._end_flag = True
+
+    def tell(self, setting: CollectSetting) -> None:
+        """Have the setting's task go on by it from the next turn on; from any thread."""
+        self._told.append(setting)
+
+    def _take_settings(self) -> None:
+        while self._told:
+            told = self._told.popleft()
+            if told.task_id == self.task.task_id:
+                self.task.setting = told.setting
+                self.follow_schedule(told.scheduled)
 
     def close(self) -> None:
         """Stop, and close the environments. Idempotent."""
@@ -410,7 +425,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._transitions = 0  # of all tasks: the environments' memory may grow with them
         self._memory, self._sampled_at = Memory(), -math.inf
         self._is_current = False  # whether the policy is new enough for the next step
-        self._gate = StalenessGate(settings, time.monotonic())
+        self._patience_s = self._task_cfg.get("policy_patience_s", POLICY_PATIENCE_S)
+        self._gate = StalenessGate(settings, time.monotonic(), self._patience_s)
 
     def begin(self, task: CollectorTask) -> None:
         """Set the task that `start` runs.
@@ -527,10 +543,11 @@ class ZerglingParallelCollector(BaseParallelCollector):
         """Returns whether a policy has come of each learning player that may be drawn."""
         if self._agent is None or self.port is None:
             return True
-        for name in live_opponents(self.task.setting):
+        opponents = live_opponents(self.task.setting)
+        for name in opponents:
             if self._opponents.get(name, (None, None, -1))[2] < 0:
                 self._agent.players.live(name)
-        return all(self._opponents[name][2] >= 0 for name in live_opponents(self.task.setting))
+        return all(self._opponents[name][2] >= 0 for name in opponents)
 
     @property
     def policy_version(self) -> int:
@@ -675,10 +692,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._is_current = self.port is None or self._has_current_policy(self.port, now)
         if self._is_current:
             self._gate.began_at = now
-        elif now - self._asked_at > _POLICY_PATIENCE_S:
-            raise CommError(
-                f"no policy has come from the learner within {_POLICY_PATIENCE_S:.0f} s"
-            )
+        elif now - self._asked_at > self._patience_s:
+            raise CommError(f"no policy has come from the learner within {self._patience_s:.0f} s")
 
     def _has_current_policy(self, port: CollectorPort, now: float) -> bool:
         """Load a newer policy if one has come; returns whether the next step may be made by it."""
@@ -709,9 +724,10 @@ class StalenessGate:
     Args:
         policy: the policy's settings.
         now: time of the start, seconds.
+        patience_s: seconds in which a policy must come.
     """
 
-    def __init__(self, policy: PolicyConfig, now: float) -> None:
+    def __init__(self, policy: PolicyConfig, now: float, patience_s: float) -> None:
         self.cut_at = now
         """When the last rollout was cut."""
         self.began_at = now
@@ -721,7 +737,7 @@ class StalenessGate:
             self._max_rollouts = 1 + policy.buffer.staleness_bound
         self._sent = (-1, 0)  # version of the last policy, and how many rollouts it has made
         self._waits_since = now  # when it had made as many as it may
-        self._waited_s = 0.0  # for the newest policy
+        self._waited_s, self._longest_s = 0.0, patience_s / 2  # for the newest policy
 
     def rollout_is_old(self, now: float) -> bool:
         """Returns whether to send a rollout that is not full; on-policy never."""
@@ -741,7 +757,7 @@ class StalenessGate:
         """Returns whether the policy of a version may act now."""
         last, count = self._sent
         if version == last and count >= self._max_rollouts:
-            longer_s = min(_TIMES_LAST_WAIT * self._waited_s, _POLICY_PATIENCE_S / 2)
+            longer_s = min(_TIMES_LAST_WAIT * self._waited_s, self._longest_s)
             return now - self.cut_at >= max(LOST_ROLLOUT_S, longer_s)
         if count >= self._max_rollouts:  # the newer policy that it waited for has come
             self._waited_s = now - self._waits_since

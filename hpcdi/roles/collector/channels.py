@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -23,7 +24,6 @@ from hpcdi.transport.base import Transport, announcement, announcement_of_piece
 from hpcdi.types import BLOCK_ID_BITS, MAIN, RESTART_NUMBERS, ShardRef, block_number
 from hpcdi.utils.lifetime import Closing
 
-_NEWEST_PATIENCE_S = 60.0
 _RELAY_PATIENCE_S = 5.0
 """Seconds after which a learner is asked in the place of a relay that has not answered: it may have
 died unnoticed."""
@@ -219,6 +219,7 @@ class PolicySubscriber:
         ask: sends a request to a rank.
         learners: ranks of the learners; the first that lives is asked.
         every_s: seconds between an answer and the next request.
+        patience_s: seconds that `newest` may take.
         relay: the collector that is asked in their place, see `relay`, unless it is silent; None:
             nobody.
         player: name of the group whose policies they are.
@@ -234,6 +235,7 @@ class PolicySubscriber:
         ask: Callable[[int, PolicyRequest], None],
         learners: Sequence[int],
         every_s: float,
+        patience_s: float = math.inf,
         *,
         relay: int | None = None,
         player: str = MAIN,
@@ -241,7 +243,7 @@ class PolicySubscriber:
         self.image: PolicyImage | None = None
         self.evaluated: PolicyImage | None = None
         self.awaits_newest = False
-        self._ask, self._every_s = ask, every_s
+        self._ask, self._every_s, self._patience_s = ask, every_s, patience_s
         self._learners, self._relay, self._player = list(learners), relay, player
         self._asked: PolicyRequest | None = None
         self._asked_rank, self._asked_at = -1, 0.0
@@ -283,12 +285,12 @@ class PolicySubscriber:
         """
         if not self.awaits_newest:
             self.awaits_newest = True
-            self._patient_until = time.monotonic() + _NEWEST_PATIENCE_S
+            self._patient_until = time.monotonic() + self._patience_s
             self._request(at_once=True)  # replaces a pending request
         if self._asked is not None:
             if time.monotonic() > self._patient_until:
                 raise CommError(
-                    f"the learner has not sent its policy within {_NEWEST_PATIENCE_S:.0f} s"
+                    f"the learner has not sent its policy within {self._patience_s:.0f} s"
                 )
             return None
         self.awaits_newest = False

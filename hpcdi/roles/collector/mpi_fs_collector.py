@@ -119,6 +119,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
                 self.pump.send,
                 learners,
                 every_s,
+                place.policy_patience_s,
                 relay=place.relay,
                 player=group,
             )
@@ -397,6 +398,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
                 "policy_update_path": str(place.layout.root),  # of frozen policies
                 "seed": task_seed(place.seed, self._task),
                 "scheduled": self._task.scheduled,
+                "policy_patience_s": place.policy_patience_s,
                 "own_process": not place.in_turns,
             }
             self._collectors[eval_flag] = self._create_collector({"collector_cfg": cfg})
@@ -452,9 +454,8 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
 
     def _take_setting(self, message: CollectSetting) -> None:
         collector = self._collectors.get(False)  # not the one that evaluates
-        if collector is not None and collector.task.task_id == message.task_id:
-            collector.task.setting = message.setting
-            collector.follow_schedule(message.scheduled)
+        if collector is not None:
+            collector.tell(message)
 
     def _pause(self, message: CollectPause) -> None:
         self._waits_from = self._env_steps + message.after if message.waits else math.inf

@@ -253,10 +253,11 @@ def _evaluation(seen: RunSeen) -> str:
     share = seen.used.evaluating_s / (max(seen.collectors, 1) * seen.used.elapsed_s)
     if share < 0.25 or seen.used.evaluations + seen.used.under_way < _SOME:
         return ""
-    cfg = seen.config.policy.eval
+    every = seen.config.policy.eval.every
+    now = f"={every}" if every is not None else ""
     return (
         f"evaluations take {share:.0%} of the collectors' time: evaluate less often "
-        f"(policy.eval.every={cfg.every}), or fewer episodes (env.evaluator_episode_num)"
+        f"(policy.eval.every{now}), or fewer episodes (env.evaluator_episode_num)"
     )
 
 

@@ -188,7 +188,7 @@ class Coordinator(Closing):
         meter.mark("wait")  # since its last turn
         suspended_s, self._now = now - self._now - _LONGEST_TURN_S, now
         if suspended_s > 0.0:
-            scheduler.workers.excuse(suspended_s, now)
+            scheduler.excuse(suspended_s, now)
         arrived, self._arrived = self._arrived or self._link.receive(0.0), []
         if self._link.ranks_may_die:
             silent = (w for w in scheduler.workers if not (w.has_ended or w.is_guest))

@@ -330,7 +330,7 @@ def _learners_wait(run: Scheduler) -> bool:
 def _is_held_back(part: Partition) -> bool:
     """Returns whether blocks wait until more is drawn: `push_sample_rate_limit.max`."""
     backlog = part.backlog
-    return bool(backlog.rows and not backlog.must_read and part.buffer.why_not_push(1))
+    return bool(backlog.items and not backlog.must_read and part.buffer.why_not_push(1))
 
 
 def create_plan(config: ExperimentConfig, *, in_turns: bool = False) -> Plan:

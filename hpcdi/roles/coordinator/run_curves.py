@@ -44,8 +44,10 @@ OVERVIEW: Mapping[str, Sequence[str]] = {
 }
 """With the predecessor's tags, a page of TensorBoard's: titles of charts, and their curves."""
 
-_PART = re.compile(r"(?:(?P<group>.+)_)?(?P<part>collector|evaluator|learner)_(?P<axis>iter|step)/")
-_OVER_ITERATIONS = re.compile(r"_iter/")
+_PART = re.compile(
+    r"(?:(?P<group>[^/]+)_)?(?P<part>collector|evaluator|learner)_(?P<axis>iter|step)/"
+)
+_OVER_ITERATIONS = re.compile(r"^([^/]+)_iter/")
 _OF_PLAYERS = {f"curves/{name}" for tag, name in FIRST.items() if _PART.match(tag)}
 _PARTS = ("collector", "evaluator", "learner")
 
@@ -100,7 +102,7 @@ def shown_name(tag: str) -> str | None:
     part = _PART.match(tag)
     if part is None:
         first = FIRST.get(tag)
-        return f"curves/{first}" if first else f"detail/{_OVER_ITERATIONS.sub('/', tag)}"
+        return f"curves/{first}" if first else "detail/" + _OVER_ITERATIONS.sub(r"\1/", tag)
     if part["axis"] == "iter":
         return None
     group, name = part["group"], tag[part.end() :]

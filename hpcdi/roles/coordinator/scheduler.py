@@ -285,6 +285,11 @@ class Scheduler:
         orders += [*self._learn(now), *self.pause(now)]
         return orders + self._plan.snapshot(self, now)
 
+    def excuse(self, suspended_s: float, now: float) -> None:
+        """Take seconds out of all waits for workers, in which rank 0 could not hear."""
+        self._deadline += suspended_s
+        self.workers.excuse(suspended_s, now)
+
     # ---------------------------------------------------------------------------- start and end
 
     @property

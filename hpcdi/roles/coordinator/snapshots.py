@@ -366,13 +366,9 @@ class SnapshotKeeper(Closing):
         self.need(resumed.published)
         for named in self._named.values():
             self.need(named)
-        for path in resumed.after:
-            self._await_count(path)
+        for path in resumed.after:  # until one has counted it: a run from an older one needs it
+            self._uncounted[self._retention.need(path)] += 1
         self._retention.end()  # who has written them died with that start
-
-    def _await_count(self, path: str) -> None:
-        """Keep a block until a snapshot has counted it: a run from an older one needs it."""
-        self._uncounted[self._retention.need(path)] += 1
 
     # ---------------------------------------------------------------------- on the thread of files
 

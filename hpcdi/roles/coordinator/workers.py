@@ -443,7 +443,7 @@ class Workers:
         return task
 
     def _close(self, workers: Iterable[Worker], now: float) -> list[Order]:
-        """Returns orders to end collect tasks or evaluations, which were given from now on."""
+        """Note that collect tasks or evaluations are to end; returns the orders that say so."""
         orders = []
         for worker in workers:
             worker.closing_since = now
@@ -689,10 +689,14 @@ class Workers:
     # ------------------------------------------------------------------------------- clocks
 
     def excuse(self, suspended_s: float, now: float) -> None:
-        """Take seconds out of all silences, in which rank 0 could not hear."""
+        """Take seconds out of all waits, in which rank 0 could not hear."""
         for worker in self._workers.values():
             worker.started = min(now, worker.started + suspended_s)
             worker.heard_at = min(now, worker.heard_at + suspended_s)
+            if worker.killed_at is not None:
+                worker.killed_at = min(now, worker.killed_at + suspended_s)
+            if worker.closing_since is not None:
+                worker.closing_since = min(now, worker.closing_since + suspended_s)
 
     def _due(self, now: float) -> list[Worker]:
         """Returns the workers that are late, quiet, frozen or rested, by rank.

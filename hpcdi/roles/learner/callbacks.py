@@ -219,7 +219,7 @@ class Report(Periodic):
 
 
 class LoadCheckpoint(TrainingCallback):
-    """Loads a checkpoint or a policy, see `checkpointing.load_learner`.
+    """Loads a checkpoint or a policy, once, see `checkpointing.load_learner`.
 
     A learner that has done iterations is left as it is: it comes from a resumed run, which is ahead
     of the checkpoint that it began with.
@@ -232,19 +232,20 @@ class LoadCheckpoint(TrainingCallback):
     priority, loads = 20, True
 
     def __init__(self, path: Path, load_last_iter: bool | None = None) -> None:
-        self.path, self._load_last_iter = path, load_last_iter
+        self.path, self._load_last_iter, self._has_loaded = path, load_last_iter, False
 
     def problem(self) -> str:
         """See `TrainingCallback.problem`: there is nothing to load."""
         return path_problem(self.path)
 
     def on_start(self, training: Training) -> None:
-        """Load, unless the learner has done iterations."""
-        if training.train_iter == 0:
+        """Load, unless it has loaded, or the learner has done iterations."""
+        if training.train_iter == 0 and not self._has_loaded:
             self.load(training)
 
     def load(self, training: Training) -> None:
         """Load, whatever the learner has done."""
+        self._has_loaded = True
         training.load_checkpoint(self.path, load_last_iter=self._load_last_iter)
         LOGGER.info("loaded %s, train iteration %d", self.path, training.train_iter)
 
@@ -273,7 +274,8 @@ class Profile(TrainingCallback):
     """Traces some iterations by torch.profiler, once.
 
     Every learner of a group writes one, to ``profile/rank<rank>.json`` beside the checkpoints'
-    folder. A run that ends early writes a shorter trace. A process traces one learner at a time.
+    folder; one of a league's other players to ``<player>_learner_rank<rank>.json`` there. A run
+    that ends early writes a shorter trace. A process traces one learner at a time.
 
     Args:
         wait: iterations without a trace, at least 0.

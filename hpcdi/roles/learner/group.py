@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from hpcdi.comm.messages import GroupAddress, Message, Regroup
 from hpcdi.errors import CommError, GroupBrokenError
@@ -23,9 +24,10 @@ from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.learner.training import Training
 from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.log import LOGGER
+from hpcdi.utils.watchdog import WAITING
 
 _MEET_S = 60.0
-"""Time-out of regrouping; survivors may be in the middle of a batch."""
+"""Seconds for rank 0 to say who is left; and for survivors to come who have ended a batch."""
 
 
 class Membership:
@@ -53,15 +55,11 @@ class Membership:
         self._context, self._send, self._is_ending = context, send, is_ending
         self._ordered: Regroup | None = None  # what is to be carried out
         self._address: GroupAddress | None = None
+        # a member that hangs or is frozen is found and killed before the others give up
+        self._limit_s = context.config.system.survival.worker_timeout_s + _MEET_S
         self._backend = "nccl" if context.config.policy.cuda else "gloo"
         if context.learners_comm is not None:
-            from hpcdi.comm.group import DEFAULT_TIMEOUT_S, dist_init
-
-            # a member that hangs or is frozen is found and killed before the others give up
-            limit_s = context.config.system.survival.worker_timeout_s + _MEET_S
-            self.rank, self.size = dist_init(
-                self._backend, timeout=max(limit_s, DEFAULT_TIMEOUT_S), group=context.learners_comm
-            )
+            self.rank, self.size = self._join(context.learners_comm)
 
     def leave(self) -> None:
         """Leave the group, which frees those who wait for this member. Idempotent."""
@@ -137,12 +135,26 @@ class Membership:
         Raises:
             CommError: not all survivors come.
         """
-        from hpcdi.comm.group import Meeting, dist_init
+        from hpcdi.comm.group import Meeting
 
         self.rank, self.size = regroup.ranks.index(self._context.link.rank), len(regroup.ranks)
         if self.size > 1:
-            meeting = Meeting(self.rank, regroup.hosts, partial(self._share_address, regroup))
-            dist_init(self._backend, group=meeting)
+            self._join(Meeting(self.rank, regroup.hosts, partial(self._share_address, regroup)))
+
+    def _join(self, members: Any) -> tuple[int, int]:
+        """Join a process group; returns the rank in it, and its size; see `dist_init`.
+
+        Args:
+            members: MPI communicator of them, or how else they meet.
+
+        Raises:
+            CommError: not all of them come.
+        """
+        from hpcdi.comm.group import DEFAULT_TIMEOUT_S, dist_init
+
+        timeout_s = max(self._limit_s, DEFAULT_TIMEOUT_S)
+        with WAITING:
+            return dist_init(self._backend, timeout=timeout_s, group=members)
 
     def _share(self, training: Training, done: int) -> int:
         """Share the most advanced state; returns how many batches this learner was behind."""
@@ -171,7 +183,7 @@ class Membership:
             for rank in regroup.ranks[1:]:
                 self._send(rank, GroupAddress(regroup.number, *address))
             return address
-        deadline, backoff = time.monotonic() + _MEET_S, Backoff()
+        deadline, backoff = time.monotonic() + self._limit_s, Backoff()
         while self._address is None or self._address.number != regroup.number:
             if self._is_ending() or self._ordered is not None or time.monotonic() > deadline:
                 raise GroupBrokenError(f"rank {regroup.ranks[0]} has not opened the new group")

@@ -51,6 +51,7 @@ class OfUser(TrainingCallback):
 
     def on_start(self, training: Training) -> None:
         """See `TrainingCallback.on_start`; and so on."""
+        training.load_named()  # later it would undo what they do
         self._call(training, "on_start")
 
     def on_batch(self, training: Training) -> None:

@@ -67,6 +67,7 @@ class PolicyPublisher:
     ) -> None:
         self.published = 0
         self.file = file
+        self._ordered_s: float | None = None  # between two writes
         self._send, self._player = send, player
         self._lock = threading.Lock()  # requests come on one thread, policies on another
         self._image: PolicyImage | None = None
@@ -118,8 +119,15 @@ class PolicyPublisher:
 
     def write_every(self, every_s: float) -> None:
         """Write the newest policy to disk every so many seconds from now on."""
+        self._ordered_s = every_s
         if self.file is not None:
             self.file.every_s = every_s
+
+    def write_to(self, file: PolicyFile | None) -> None:
+        """Write to another file from now on, or to none, as often as `write_every` has said."""
+        self.file = file
+        if self._ordered_s is not None:
+            self.write_every(self._ordered_s)
 
     def write_file(self) -> None:
         """Write the newest policy to disk."""

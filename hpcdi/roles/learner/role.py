@@ -77,7 +77,8 @@ def make_training(context: WorkerContext, policy: LearnMode, group: tuple[int, i
     cfg = context.config.policy.learn.learner
     callbacks = [*([LogPolicy()] if cfg.log_policy else []), *callbacks_of(cfg.hook).values()]
     ckpt_dir = context.layout.checkpoints_of(context.agent)
-    return Training(cfg, policy, callbacks=callbacks, group=group, ckpt_dir=ckpt_dir)
+    name = context.learner_name
+    return Training(cfg, policy, callbacks=callbacks, group=group, ckpt_dir=ckpt_dir, name=name)
 
 
 class Learner(MessageSide):
@@ -334,7 +335,7 @@ class Learner(MessageSide):
     def _regroup(self, training: Training, broken: GroupBrokenError | None = None) -> bool:
         """Form a new group of the living learners; returns whether to repeat the batch."""
         must_repeat = self._group.regroup(training, broken)
-        self._publisher.file = self._policy_file()
+        self._publisher.write_to(self._policy_file())
         return must_repeat
 
     def _between_batches(self, training: Training, order: TakeSnapshot | BeginAnew) -> None:

@@ -146,7 +146,7 @@ class Training:
         return self._callbacks
 
     def load_named(self) -> None:
-        """Load the checkpoint that the run begins with, if one is named, before `begin` does."""
+        """Load the checkpoint that the run begins with, if one is named, unless that is done."""
         for callback in self._all_callbacks():
             if callback.loads:
                 callback.on_start(self)

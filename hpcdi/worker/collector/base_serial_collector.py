@@ -24,6 +24,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import PartCurves
 from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
+from hpcdi.utils.truths import all_of
 from hpcdi.worker.collectives import sum_over_ranks
 from hpcdi.worker.dict_envs import ForeignEnvs
 from hpcdi.worker.dict_policy import (
@@ -122,6 +123,8 @@ class SerialCollector(Closing, ISerialCollector):
         self._loop: Loop | None = None
         self._records: DictRecorder | None = None
         """The loop's, where it is one of dicts."""
+        self._resets: Array | None = None
+        """Of our manager when the last call began: how often the program has reset each one."""
         if env is not None or policy is not None:
             self.reset(policy, env)
 
@@ -135,7 +138,7 @@ class SerialCollector(Closing, ISerialCollector):
                 _env.reset()
         elif self._env is not None:
             self._env.reset()
-        self._loop = self._records = None
+        self._loop = self._records = self._resets = None
 
     def reset_policy(self, _policy: Any = None) -> None:
         """Reset the policy's memory; replace it by `_policy` if given. Trajectories go on."""
@@ -150,7 +153,7 @@ class SerialCollector(Closing, ISerialCollector):
             self.reset_env(_env)
         if _policy is not None or self._policy is not None:
             self.reset_policy(_policy)
-        self._loop = self._records = None
+        self._loop = self._records = self._resets = None
         self._report.clear()
 
     def close(self) -> None:
@@ -244,8 +247,8 @@ class SerialCollector(Closing, ISerialCollector):
             EnvError: an environment has not one player for each policy.
         """
         policies = self._policies()
-        if self._records is not None and len(self._records.of) != len(policies):
-            self._loop = None
+        if self._records is None or len(self._records.of) != len(policies):
+            self._leave_loop()
         if self._loop is None or self._records is None:
             actor = DictActor(
                 policies,
@@ -266,10 +269,34 @@ class SerialCollector(Closing, ISerialCollector):
         pairs = seeds.items() if isinstance(seeds, Mapping) else enumerate(seeds)
         marks = {env: {**mark, "seed": seed} for env, seed in pairs}
         self._records.mark = lambda env: marks.get(env, mark)
-        self._records.infos = [[] for _ in policies]
+        self._follow_resets(self._loop)
         if isinstance(self._loop.envs, ForeignEnvs):
             self._loop.envs.begin_only(episodes)
         return CollectCall(self._env, self._loop, setting, records=self._records)
+
+    def _leave_loop(self) -> None:
+        """Leave the loop for one of another kind, and with it unfinished trajectories.
+
+        Where steps are under way (``wait_num``) all environments begin new episodes: the other loop
+        would not know what these steps began with.
+        """
+        loop, self._loop, self._records = self._loop, None, None
+        if loop is not None and loop.envs.wait_num is not None and not all_of(loop.envs.ready):
+            self.reset_env()
+            self.reset_policy()
+
+    def _follow_resets(self, loop: Loop) -> None:
+        """Drop what is unfinished where the program has reset our manager since the last call."""
+        resets, before = getattr(loop.envs, "resets", None), self._resets
+        self._resets = None if resets is None else resets.copy()
+        if resets is None or before is None or (resets == before).all():
+            return
+        envs = np.flatnonzero(resets != before)
+        for recorder in filter(None, self._records.of if self._records else ()):
+            for env in envs.tolist():
+                recorder.drop(env)
+        seats = np.arange(loop.envs.seats)[:, None]
+        loop.agent.forget((envs + loop.envs.env_num * seats).ravel())
 
     def _prepared(self, player: int, trajectory: list[Transition]) -> list[Transition]:
         """A trajectory as a player's policy takes it: of tensors, unless it acts by columns."""
@@ -340,7 +367,6 @@ class CollectCall:
 
     Attributes:
         recorders: of each player, see `DictRecorder`.
-        infos: see `DictRecorder.infos`.
     """
 
     def __init__(
@@ -353,7 +379,6 @@ class CollectCall:
     ) -> None:
         self.loop = loop
         self.recorders: list[Any] = [] if records is None else records.of
-        self.infos = [] if records is None else records.infos
         self._env_steps = 0
         self._env, self._setting, self._act = env, setting or {}, act
         self._began = time.perf_counter()
@@ -376,7 +401,8 @@ class CollectCall:
     ) -> list[Episodes]:
         """Add the call to the collector's report; returns each player's episodes that ended.
 
-        Unless `is_shown`, only its total counts are.
+        They may have ended in a call before this one, if that raised an error. Unless `is_shown`,
+        only the call's total counts are added.
         """
         ended, envs = self.loop.take_episodes(), self.loop.envs
         of = [ended.of(ended.rows // envs.env_num == seat) for seat in range(envs.seats)]

@@ -14,18 +14,19 @@ from hpcdi.config.roles import (
     SerialCollectorConfig,
 )
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import EnvError, PolicyError
+from hpcdi.errors import EnvError
 from hpcdi.policy.base import actor_of
 from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of
 from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.store.block import Block
 from hpcdi.store.rows import transitions
 from hpcdi.store.segment import Segment
-from hpcdi.types import Columns, Episodes, Settings, Transition
+from hpcdi.types import Columns, Settings, Transition
 from hpcdi.utils.nested import column_rows, concatenate_columns
 from hpcdi.worker.collector.base_serial_collector import INF as INF
 from hpcdi.worker.collector.base_serial_collector import CollectCall, SerialCollector, unowned
 from hpcdi.worker.dict_envs import ForeignEnvs, by_dicts, ours
+from hpcdi.worker.dict_form import check_no_hindsight
 from hpcdi.worker.dict_policy import TrajectoryRecorder
 from hpcdi.worker.errors import NoPolicyError
 from hpcdi.worker.replay_buffer.items import without
@@ -83,8 +84,10 @@ class SampleSerialCollector(SamplesCollector):
             n_sample: how many; default: the policy's attribute ``n_sample``.
             train_iter: train iterations of the policy; marked on each sample as ``collect_iter``.
             drop_extra: return exactly `n_sample`: further samples are lost.
-            random_collect: fill a buffer before learning begins; by the collector's policy, or
-                where it has none by actions that the environments choose.
+            random_collect: fill a buffer before learning begins; by the collector's policy (of
+                hpcdi at random: ``policy_kwargs={"random": True}``), or where it has none by
+                actions that the environments choose. Then samples are bare transitions, ``done``
+                also at a time limit: they do not go with those of a policy into one buffer.
             record_random_collect: report such episodes like others; steps always count.
             policy_kwargs: for the policy's ``forward``, e.g. ``{"eps": 0.1}``.
             level_seeds: seed of the level of each environment, by its number (a mapping, a
@@ -138,7 +141,7 @@ class SampleSerialCollector(SamplesCollector):
         if target < 1:
             return {}
         actor, envs = actor_of(self._policy), ours(self._env)
-        _check_no_hindsight(self._policy)
+        check_no_hindsight(attribute_of(self._policy, "cfg", None), "collect_columns()")
         if envs is None:
             raise EnvError(
                 f"{self._env!r} is none of hpcdi's managers: it has no columns; call collect() for "
@@ -146,11 +149,13 @@ class SampleSerialCollector(SamplesCollector):
             )
         # twice the room: steps in which an environment is being reset make no transition
         recorder = Recorder(envs, 2 * math.ceil(target / envs.env_num), actor)
-        if self._loop is None or self._records is not None:
-            self._records = None  # trajectories of collect() end here: these steps would be missing
+        if self._records is not None:
+            self._leave_loop()  # trajectories of collect() end here: these steps would be missing
+        if self._loop is None:
             self._loop = Loop(envs, PolicyAgent(actor))
         loop = self._loop
         loop.agent, loop.recorder = PolicyAgent(actor), recorder
+        self._follow_resets(loop)
         call = CollectCall(self._env, loop, policy_kwargs, act)
         parts: list[Columns] = []
         recorded = collected = 0
@@ -269,6 +274,17 @@ class BattleSerialCollector(SerialCollector):
         usual = settings.get(name) if isinstance(settings, Mapping) else default
         return super()._attribute(name, usual, player)
 
+    def _reported(
+        self, call: CollectCall, samples: int, train_iter: int
+    ) -> list[list[dict[str, Any]]]:
+        """Add a call to the report; returns each player's infos, with returns: one an episode."""
+        ended = call.report(self._report, samples, train_iter)
+        infos = self._records.take_infos() if self._records else []
+        for episodes, of_player in zip(ended, infos, strict=True):
+            for info, total in zip(of_player, episodes.returns.tolist(), strict=True):
+                info.setdefault("eval_episode_return", total)
+        return infos
+
 
 class BattleSampleSerialCollector(BattleSerialCollector, SamplesCollector):
     """Collects training samples of a battle of n policies; see `SerialCollector`.
@@ -304,9 +320,9 @@ class BattleSampleSerialCollector(BattleSerialCollector, SamplesCollector):
             return [[] for _ in self._policy], [[] for _ in self._policy]
         call = self._begin(policy_kwargs, train_iter)
         samples = self._collect_samples(call, target, train_iter)
-        ended = call.report(self._report, max(map(len, samples)), train_iter)
+        infos = self._reported(call, max(map(len, samples)), train_iter)
         last = target if drop_extra else None
-        return [of_player[:last] for of_player in samples], _with_returns(ended, call.infos)
+        return [of_player[:last] for of_player in samples], infos
 
     def _is_kept(self, player: int) -> bool:
         policy = self._policy[player]
@@ -366,7 +382,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
             for of_player in taken
         ]
         count = max(sum(map(len, of_player)) for of_player in data)
-        _with_returns(call.report(self._report, count, train_iter), call.infos)
+        self._reported(call, count, train_iter)
         infos = [[trajectory.info or {} for trajectory in of_player] for of_player in taken]
         if self._cfg.get_train_sample:
             data = [[sample for episode in of_player for sample in episode] for of_player in data]
@@ -421,27 +437,8 @@ def _marked(samples: list[Any], train_iter: int) -> list[Any]:
     return marked
 
 
-def _check_no_hindsight(policy: Any) -> None:
-    hindsight = getattr(attribute_of(policy, "cfg", None), "hindsight", None)
-    if hindsight is not None and hindsight.goals:
-        raise PolicyError(
-            "policy.hindsight: collect_columns() adds no copies with other goals; hpcdi train and "
-            "hpcdi serial do; or set policy.hindsight.goals=0"
-        )
-
-
 def _columns_of(segment: Segment | None) -> Columns:
     if segment is None:
         return {}
     block = Block(dict(segment.columns), segment.items, {}, segment.views, segment.tail_rows)
     return transitions(block)
-
-
-def _with_returns(
-    ended: Sequence[Episodes], infos: list[list[dict[str, Any]]]
-) -> list[list[dict[str, Any]]]:
-    """Infos of ended episodes, for each player a list of them, to which returns are added."""
-    for episodes, of_player in zip(ended, infos, strict=True):
-        for info, total in zip(of_player, episodes.returns.tolist(), strict=True):
-            info.setdefault("eval_episode_return", total)
-    return infos

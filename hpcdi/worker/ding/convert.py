@@ -14,6 +14,7 @@ from typing import Any
 
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
+from hpcdi.worker.ding.library import merge
 
 _POLICY_MODULE, _ENV_MODULE = "hpcdi.worker.ding.policy", "hpcdi.worker.ding.env"
 _MANAGERS = {"base": "base", "subprocess": "subprocess", "async_subprocess": "subprocess"}
@@ -43,6 +44,9 @@ _HOOKS = (
     "save_ckpt_after_run",
 )
 _SOURCE = "DI-engine's configuration"
+_COLLECTOR_KEYS = ("get_train_sample", "reward_shaping")
+_USUAL = {"evaluator": "interaction", "learner": "base"}
+"""Types that DI-engine's serial entry has, whatever ``create_config`` says."""
 _EVAL_FREQ = 1000
 """Iterations from one evaluation to the next, where a configuration does not say."""
 _EPISODE_STEPS = 1000
@@ -85,6 +89,7 @@ _SECTIONS = (
     *("main_config.policy.eval.evaluator", "main_config.policy.other"),
     *("main_config.policy.other.replay_buffer", "create_config.env", "create_config.env_manager"),
     *("create_config.policy", "create_config.collector", "create_config.replay_buffer"),
+    *("create_config.evaluator", "create_config.learner", "create_config.learner.hook"),
 )
 """Those that are read here."""
 _CREATE_KEYS = {
@@ -272,12 +277,11 @@ def _env(env: Mapping[str, Any], create: Mapping[str, Any], notes: list[str]) ->
             f"env.n_evaluator_episode {episodes} is rounded to {each * env_num}: each of the "
             f"{env_num} environments makes as many episodes as the others"
         )
-    manager, settings = create.get("env_manager", {}).get("type", "base"), env.get("manager", {})
+    manager = create.get("env_manager", {}).get("type", "base")
     if manager not in _MANAGERS:
         notes.append(f"create_config.env_manager.type {manager!r} is now 'base'")
-    kept = {key: settings[key] for key in _MANAGER_KEYS if key in settings}
-    for key in sorted(settings.keys() - kept.keys()):
-        notes.append(f"env.manager.{key} is dropped: hpcdi's managers have no such setting")
+    settings = {**create.get("env_manager", {}), **env.get("manager", {})}
+    kept = _known(settings, _MANAGER_KEYS, "env.manager", notes)
     converted_env: dict[str, Any] = {
         "type": "ding",
         "import_names": [_ENV_MODULE],
@@ -308,8 +312,11 @@ def _policy(
         _on_policy(policy),
     )
     of_episodes = create.get("collector", {}).get("type") == "episode"
+    collector = _written(main, create, "collect.collector", notes, *_COLLECTOR_KEYS)
     if of_episodes:
-        _check_episodes(collect, on_policy)
+        _check_episodes(
+            {**collect, "collector": collect.get("collector", {}) | collector}, on_policy
+        )
     env_num = env["collector_env_num"]
     is_share = of_episodes or not collect.get("n_sample")
     wanted = env_num if is_share else _number(collect, "policy.collect.n_sample")
@@ -348,16 +355,21 @@ def _policy(
     path = "policy.learn.update_per_collect"
     has_updates = not on_policy and "update_per_collect" in learn
     result["learn"]["update_per_collect"] = _number(learn, path, least=0) if has_updates else None
-    hooks = _known(
-        learn.get("learner", {}).get("hook", {}), _HOOKS, "policy.learn.learner.hook", notes
-    )
+    written = _written(main, create, "learn.learner", notes, "hook").get("hook", {})
+    hooks = {**learn.get("learner", {}).get("hook", {}), **written}
+    hooks = _known(hooks, _HOOKS, "policy.learn.learner.hook", notes)
     if hooks:
         result["learn"]["learner"] = {"hook": hooks}
     evaluator = policy.get("eval", {}).get("evaluator", {})
-    freq = _number(evaluator, "policy.eval.evaluator.eval_freq", _EVAL_FREQ)
-    result["eval"] = {"every": f"{freq} iterations"}
+    evaluator = evaluator | _written(main, create, "eval.evaluator", notes, "eval_freq")
+    freq = _number(evaluator, "policy.eval.evaluator.eval_freq", _EVAL_FREQ, least=0)
+    result["eval"] = {"every": f"{max(freq, 1)} iterations"}
     if not on_policy:
-        buffer = policy.get("other", {}).get("replay_buffer", {})
+        buffer = {
+            **policy.get("other", {}).get("replay_buffer", {}),
+            **create.get("replay_buffer", {}),
+            **settings.get("other", {}).get("replay_buffer", {}),
+        }
         result["other"] = {"replay_buffer": {"type": "advanced", **_buffer(buffer, notes)}}
         kind = create.get("replay_buffer", {}).get("type", "advanced")
         if kind != "advanced":
@@ -401,11 +413,28 @@ def _check_episodes(collect: Mapping[str, Any], on_policy: bool) -> None:
     if not collect.get("collector", {}).get("get_train_sample"):
         message = "must be true: hpcdi has no run whose samples are whole episodes"
         problems.append(Problem("policy.collect.collector.get_train_sample", message))
+    if collect.get("collector", {}).get("reward_shaping"):
+        message = "hpcdi's runs shape no rewards: the environment itself must"
+        problems.append(Problem("policy.collect.collector.reward_shaping", message))
     if not on_policy:
         message = "hpcdi's collectors of episodes are for on-policy policies"
         problems.append(Problem("create_config.collector.type", message))
     if problems:
         raise ConfigError(problems, _SOURCE)
+
+
+def _written(
+    main: Mapping[str, Any], create: Mapping[str, Any], path: str, notes: list[str], *known: str
+) -> dict[str, Any]:
+    """Known settings of a part of the policy that the configuration itself has; see `_known`.
+
+    Those of ``main_config`` go over those of ``create_config``.
+    """
+    section, name = path.split(".")
+    of_create, of_main = create.get(name, {}), main["policy"].get(section, {}).get(name, {})
+    if name in _USUAL and of_create.get("type", _USUAL[name]) != _USUAL[name]:
+        notes.append(f"create_config.{name}.type {of_create['type']!r} is now {_USUAL[name]!r}")
+    return _known(merge(of_create, of_main), known, f"policy.{path}", notes)
 
 
 def _random_collect(policy: Mapping[str, Any], notes: list[str]) -> int:

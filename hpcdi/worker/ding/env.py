@@ -1,12 +1,13 @@
 """`env.type: ding`: an environment of DI-engine's form, its own settings in `env.ding`.
 
 It is an old environment in its shape (`hpcdi.env.old_gym` adapts it), with two habits more: it is
-made of its settings, and takes actions as arrays.
+made of its settings, below which come the defaults of its class, and takes actions as arrays.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,11 +16,12 @@ import numpy as np
 from hpcdi.config.env import EnvConfig
 from hpcdi.config.fields import setting
 from hpcdi.dataclass import dataclass
+from hpcdi.env.arguments import ENV_INDEX
 from hpcdi.env.base import EnvType
 from hpcdi.env.old_gym import OldEnv
 from hpcdi.errors import Problem
 from hpcdi.types import Array
-from hpcdi.worker.ding.library import TYPE_IS_REQUIRED, attribute_dict, class_of
+from hpcdi.worker.ding.library import TYPE_IS_REQUIRED, attribute_dict, class_of, merge
 
 
 class DingEnv(EnvType):
@@ -51,21 +53,24 @@ class DingEnv(EnvType):
 
     @classmethod
     def make_single(cls, cfg: Config) -> Any:
-        """Returns one environment.
+        """Returns one environment; its settings are those that its class makes for its place.
 
         Raises:
             ConfigError: there is no such class.
         """
         env_cls = class_of("env", cfg.ding)
-        settings = attribute_dict(
-            {
-                **cfg.ding,
-                "collector_env_num": cfg.collector_env_num,
-                "evaluator_env_num": cfg.evaluator_env_num,
-            }
-        )
+        defaults = env_cls.default_config() if hasattr(env_cls, "default_config") else {}
+        env_nums = {
+            "collector_env_num": cfg.collector_env_num,
+            "evaluator_env_num": cfg.evaluator_env_num,
+        }
+        of_env = attribute_dict(merge(defaults, {**cfg.ding, **env_nums}))
         name = "create_evaluator_env_cfg" if cfg.evaluates else "create_collector_env_cfg"
-        of_env = getattr(env_cls, name)(settings)[0] if hasattr(env_cls, name) else settings
+        if hasattr(env_cls, name):
+            each = getattr(env_cls, name)(of_env)
+            place = int(os.environ.get(ENV_INDEX, "0")) % sum(env_nums.values())
+            place -= cfg.collector_env_num if cfg.evaluates else 0
+            of_env = each[place % len(each)]
         return DingSingle(env_cls(of_env))
 
 

@@ -629,6 +629,7 @@ def make_learner(context: WorkerContext, policy: LearnMode, group: tuple[int, in
         policy=policy,
         dist_info=group,
         exp_name=context.config.exp_name,
+        instance_name=context.learner_name,
         ckpt_dir=context.layout.checkpoints_of(context.agent),
     )
 

@@ -234,7 +234,7 @@ class LogReduceHook(CallbackHook):
 
     def make(self, position: str, arguments: Mapping[str, Any]) -> TrainingCallback:  # noqa: ARG002
         """See `CallbackHook.make`."""
-        return callbacks.LogReduce(_iterations(arguments, "freq", 100))
+        return callbacks.LogReduce(_iterations(arguments, "freq", 1))
 
 
 class LogShowHook(CallbackHook):
@@ -317,7 +317,7 @@ class SaveCkptHook(CallbackHook):
 
     def make(self, position: str, arguments: Mapping[str, Any]) -> TrainingCallback:
         """See `CallbackHook.make`."""
-        every = _iterations(arguments, "freq", 10_000)
+        every = _iterations(arguments, "freq", 1)
         is_final = position == "after_run"
         return callbacks.SaveFinal() if is_final else callbacks.SaveCheckpoint(every)
 

@@ -334,7 +334,7 @@ class AdvancedReplayBuffer(RingBuffer):
         priority = columns.get("priority")
         self._admit_columns(
             _without_marks(columns),
-            -1 if made_at is None else np.asarray(made_at),
+            -1 if made_at is None else _oldest_marks(made_at),
             None if priority is None else _numbers(priority),
         )
         return _row_count(columns)
@@ -374,6 +374,19 @@ def _made_at_of(item: Mapping[str, Any]) -> int:
         return -1 if stated is None else int(stated)
     marks = _numbers(stated, "collect_iter")  # of a sequence, one for each transition
     return int(marks.min()) if marks.size else -1
+
+
+def _oldest_marks(made_at: Any) -> Array:
+    """Train iteration of the policy that made each item, [m]: of a sequence the first one.
+
+    Args:
+        made_at: one for each item [m], or for each transition of the sequences [m, ...].
+
+    Raises:
+        BufferContractError: they are no numbers.
+    """
+    marks = _numbers(made_at, "collect_iter")
+    return marks.reshape(len(marks), -1).min(axis=1) if marks.ndim > 1 and marks.size else marks
 
 
 def _priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
@@ -431,7 +444,7 @@ class DequeReplayBuffer(AdvancedReplayBuffer):
     _cfg: DequeBufferConfig
     kind: ClassVar[str] = "deque_buffer"
     _sampled: Array | None = None
-    """Unique ids of the items of the last `sample`, until their priorities came."""
+    """Unique ids of the items that were drawn last, until their priorities came."""
 
     def _begin(self, ring: Ring) -> None:
         self._prioritized = self._prioritized and self._cfg.priority
@@ -441,18 +454,25 @@ class DequeReplayBuffer(AdvancedReplayBuffer):
         self, size: int, train_iter: int = 0, sample_range: slice | None = None
     ) -> list[dict[str, Any]] | None:
         """See `AdvancedReplayBuffer.sample`."""
+        return super().sample(size, train_iter, sample_range)
+
+    def _draw(
+        self, size: int, train_iter: int, draws: int = 1, among: slice | None = None
+    ) -> Drawn | None:
         uniformly = None if self._prioritized else slice(None)
-        return super().sample(size, train_iter, sample_range or uniformly)
+        drawn = super()._draw(size, train_iter, draws, among or uniformly)
+        if drawn is not None:
+            self._sampled = drawn.unique_ids
+        return drawn
 
     def _mark(self, items: list[dict[str, Any]], drawn: Drawn) -> None:
         if self._prioritized:
             super()._mark(items, drawn)
-            self._sampled = drawn.unique_ids
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Take new priorities; see `AdvancedReplayBuffer.update`. Nothing without `priority`.
 
-        Priorities without ids are of the items of the last `sample`, in its order.
+        Priorities without ids are of the items that were drawn last, in their order.
         """
         if not info or not self._prioritized:
             return

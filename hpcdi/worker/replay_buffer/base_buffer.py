@@ -173,6 +173,7 @@ class RingBuffer(IBuffer, Closing):
         instance_name: name of the buffer, for reports; prefix of ``replay_unique_id``.
         rng: draws; by default seeded, at the first draw or when a state is taken, by the state of
             numpy's own generator, which stays as it is: ``np.random.seed`` makes a run repeatable.
+            Buffers of one name would draw alike: give each its `instance_name`.
     """
 
     kind: ClassVar[str] = "ring_buffer"

@@ -235,8 +235,10 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
 
     An item ends its episode if its ``done``, ``terminated`` or ``truncated`` is true; the next one
     is of another episode too if its ``env_id`` is another. A sequence never crosses the end of an
-    episode, nor the place where the newest item follows the oldest one. See `RingBuffer` for the
-    arguments.
+    episode, nor the place where the newest item follows the oldest one. Items without ``env_id``,
+    as serial collectors make them, are taken for one environment's, one step after the other: for
+    whole sequences collect in one environment, and with ``drop_extra=False``. See `RingBuffer` for
+    the arguments.
     """
 
     Config = SequenceBufferConfig

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -147,7 +148,7 @@ class DictPort(CollectorPort):
     def __init__(self, policy_path: str) -> None:
         self.meter = RoleMeter("collector")
         self._policy_path = policy_path
-        self._numbers = itertools.count()
+        self._token, self._numbers = uuid.uuid4().hex[:12], itertools.count()
         self._counts = {"cur_episode": 0, "cur_sample": 0, "cur_step": 0}
 
     @property
@@ -178,16 +179,18 @@ class DictPort(CollectorPort):
         steps = stepdata.env_steps
         for number, item in enumerate(stepdata.items):
             first, length = int(item["item_start"]), int(item["item_len"])
-            data_id = f"{path or 'task'}_env_{int(item['env_id'])}_{next(self._numbers)}"
+            # tasks may have one name, and other collectors may write there
+            place = f"env_{int(item['env_id'])}_{self._token}_{next(self._numbers)}"
+            data_id = f"{path or 'task'}_{place}"
             trajectory = samples[first : first + length]
             self._counts["cur_step"] += length if steps is None else int(steps[number])
             if stepdata.ended is not None:
                 self._counts["cur_episode"] += int(stepdata.ended[number])
             reference = self.collector.send_stepdata(data_id, trajectory)
             more = {} if reference is None else {"object_ref": reference}
-            for place in range(length):
+            for sample in range(length):
                 self._counts["cur_sample"] += 1
-                self._announce(data_id, place, item, trajectory, more)
+                self._announce(data_id, sample, item, trajectory, more)
 
     def send_metadata(self, metadata: Message) -> None:
         """Nothing is sent: what a collector reports is in its samples' metadata, see `finish`."""
