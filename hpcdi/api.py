@@ -205,6 +205,7 @@ def load(
     Raises:
         LaunchError: there is no such policy, or it does not fit its configuration.
         ConfigError: the configuration is wrong. StoreError: the policy's file is torn.
+        OSError: it cannot be read: it is somebody else's.
     """
     with idle_threads_sleep():
         from hpcdi.commands.saved_policy import find_policy

@@ -21,7 +21,7 @@ from hpcdi.run import run_folder, run_lock, slurm_queue
 from hpcdi.run.environment import slurm_job_of
 from hpcdi.run.slurm_queue import NO_ANSWER, QueueJob
 from hpcdi.store.atomic import clock_of, of_types, read_json
-from hpcdi.store.files import check_file, names_in
+from hpcdi.store.files import check_entry, check_file
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.host import count_in
 from hpcdi.utils.nested import dotted
@@ -157,7 +157,7 @@ def find_run(name: str) -> Path:
         LaunchError: there is none. OSError: it cannot be read: it is somebody else's.
     """
     path = Path(name)
-    names_in(path)  # or it would be said to be no run
+    check_entry(path)  # or it would be said to be no run
     if path.is_dir():
         root = RunLayout(path.resolve()).root
         if not root.is_dir():  # of `latest`, whose links lead to it

@@ -25,7 +25,7 @@ from hpcdi.run.policies import columnar_policy, why_not_loaded
 from hpcdi.run.run_folder import short
 from hpcdi.run.serial import set_threads
 from hpcdi.store.checkpoints import MANIFEST, POLICY_FILE, checkpoint_names, open_checkpoint
-from hpcdi.store.files import names_in
+from hpcdi.store.files import check_entry
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import Spaces
@@ -98,7 +98,7 @@ def find_policy(
         OSError: it cannot be read: it is somebody else's.
     """
     place = Path(path).absolute()
-    names_in(place)  # or it would be said not to be there
+    check_entry(place)  # or it would be said not to be there
     if not place.exists():
         raise LaunchError(f"there is no {short(place)}; name {_NAMES}")
     layout = RunLayout(place)

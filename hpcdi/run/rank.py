@@ -37,7 +37,7 @@ from hpcdi.run.placement import (
     share_of_host,
     threads_of,
 )
-from hpcdi.run.private_folder import own_temporary_folder
+from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_temporary_folder
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_start import RunStart
 from hpcdi.run.shared_memory import check_shared_memory
@@ -144,12 +144,13 @@ def _run_role(
             sys.stderr.write(f"hpcdi: {error}\n")
         guard.over()
         return leave_alone(error.exit_code)
+    asked = request.checksums(platform.node(), os.environ.get(TEMPORARY_VARIABLE, ""))
     try:
         with ExitStack() as stack:
             stack.enter_context(own_temporary_folder())
             if before.plan is not None:
                 stack.callback(let_solvers_end, before.plan, world.rank)
-            start = _begin(request, before.handed_over, world, stack)
+            start = _begin(request, asked, before.handed_over, world, stack)
             if start.error:
                 guard.over()
                 exit_code = _refuse(start) if world.rank == 0 else EXIT_DONE
@@ -198,9 +199,21 @@ def _start_timeout_s(settings: Mapping[str, Any]) -> float:
 
 
 def _begin(
-    request: RunRequest, handed_over: Mapping[str, Any] | None, world: World, stack: ExitStack
+    request: RunRequest,
+    asked: tuple[int, int],
+    handed_over: Mapping[str, Any] | None,
+    world: World,
+    stack: ExitStack,
 ) -> RunStart:
-    """Lets rank 0 prepare the experiment and its run folder; returns them on all ranks."""
+    """Lets rank 0 prepare the experiment and its run folder; returns them on all ranks.
+
+    Args:
+        request: the command line.
+        asked: its checksums.
+        handed_over: see `BeforeMpi`.
+        world: all ranks.
+        stack: what is entered there is left when the run has ended.
+    """
     place = Place(
         platform.node(),
         visible_gpus(os.environ),
@@ -209,12 +222,12 @@ def _begin(
         world.local_rank,
         os.getpid(),
     )
-    told = world.collect((place, request.checksums(place.host)))
+    told = world.collect((place, asked))
     if world.rank == 0:
         from hpcdi.run.prepare import prepare
 
-        places, asked = zip(*told, strict=True)
-        other = next((n for n, own in enumerate(asked) if not set(own) & set(asked[0])), None)
+        places, of_all = zip(*told, strict=True)
+        other = next((n for n, own in enumerate(of_all) if not set(own) & set(asked)), None)
         if other is not None:
             error = _OTHER_COMMAND.format(rank=other, host=places[other].host)
             return world.share(RunStart({}, "", (), error=error, exit_code=EXIT_USAGE))

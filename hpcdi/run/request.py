@@ -32,17 +32,21 @@ class RunRequest:
     ranks: int | None = None
     time_limit: str | None = None
 
-    def checksums(self, host: str) -> tuple[int, int]:
+    def checksums(self, host: str, temporary: str = "") -> tuple[int, int]:
         """Returns two checksums of what is asked for, without the number of ranks.
 
         Two ranks ask for the same if either is the same: in the second, texts may have the name of
-        the rank's host in them, as in ``/local/node1/experiment.yaml``.
+        the rank's host in them, also without its domain, or its folder for temporary files, as in
+        ``/local/node1/experiment.yaml``.
 
         Args:
             host: on which the rank is.
+            temporary: its TMPDIR; empty: it has none.
         """
-        asked = repr(replace(self, ranks=None))
-        return zlib.crc32(asked.encode()), zlib.crc32(asked.replace(host, "").encode())
+        asked = own = repr(replace(self, ranks=None))
+        for word in (temporary, host, host.partition(".")[0]):
+            own = own.replace(word, "")
+        return zlib.crc32(asked.encode()), zlib.crc32(own.encode())
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,21 @@ def patiently(read: Callable[[], T], path: Path) -> T:
         raise StoreError(path, f"cannot be read: {error.strerror or error}") from error
 
 
+def check_entry(folder: Path) -> None:
+    """Check that a folder, if there is one, may be entered; it need not be one that is listed.
+
+    `Path.is_dir` and the like say from Python 3.14 on that nothing is there.
+
+    Raises:
+        OSError: it may not be entered, or cannot be read now.
+    """
+    try:
+        os.stat(f"{folder}/.")  # noqa: PTH116 (a Path drops the dot)
+    except OSError as error:
+        if is_unreadable(error):
+            raise
+
+
 def names_in(folder: Path, *, only_folders: bool = False) -> list[str]:
     """Returns the names of what a folder holds, in no order; none where there is no such folder.
 

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -443,6 +444,15 @@ def test_a_command_ends_in_a_line_where_nothing_more_can_be_written(
     assert "hpcdi plan: it cannot write any more: No space left" in capfd.readouterr().err
 
 
+def test_a_refusal_that_names_no_path_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_arguments: list[str]) -> int:
+        raise PermissionError(1, "Operation not permitted", 3)  # a descriptor has no owner
+
+    monkeypatch.setattr("hpcdi.commands.plan.main", refuse)
+    with pytest.raises(PermissionError):
+        cli.main(["plan"])
+
+
 def test_threads_of_a_run_leave_cores_to_a_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
@@ -459,16 +469,29 @@ def test_threads_of_a_run_leave_cores_to_a_second_one(monkeypatch: pytest.Monkey
         assert "GOMP_SPINCOUNT" not in os.environ
 
 
+def said_without_rights(command: str, run: Path) -> subprocess.CompletedProcess[str]:
+    """What a command says of a folder to somebody for whom its mode counts."""
+    words = [sys.executable, "-m", "hpcdi", command, str(run)]
+    if os.geteuid() == 0:  # who may enter any folder
+        bound = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+        if shutil.which("setpriv") is None or subprocess.run([*bound, "true"]).returncode:
+            pytest.skip("root may not give its rights up here")
+        words = bound + words
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def test_a_folder_that_may_be_entered_need_not_be_listed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir(mode=0o311)
+    assert "there is no run.json in it" in said_without_rights("status", run).stderr
+
+
 @pytest.mark.parametrize("command", ["status", "inspect", "curves", "eval"])
 def test_a_run_of_somebody_else_who_lets_nobody_in(tmp_path: Path, command: str) -> None:
     """It ended in a traceback, or was said to be no run."""
     run = tmp_path / "run"
     run.mkdir(mode=0o000)
-    as_others = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]  # root enters any
-    words = [sys.executable, "-m", "hpcdi", command, str(run)]
-    if os.geteuid() == 0:
-        words = as_others + words
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = said_without_rights(command, run)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert f"Permission denied: {run} belongs to {run.owner()} and has mode 000" in done.stderr

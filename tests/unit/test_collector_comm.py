@@ -154,15 +154,21 @@ def test_a_task_that_was_closed_before_it_began(script: CollectorScript) -> None
     assert (result.task_id, result.env_steps) == ("early", 0)
 
 
-def test_a_setting_for_another_task_is_not_taken(script: CollectorScript) -> None:
-    worker = MPIFileSystemCollector({}, script.context)
+def test_a_setting_for_another_task_is_not_taken(
+    script: CollectorScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, told = MPIFileSystemCollector({}, script.context), list[CollectSetting]()
     with script.running(worker) as thread:
         script.tell(collect())
         script.hear(CollectProgress, thread)
+        collector = worker._collectors[False]
+        tell = collector.tell
+        monkeypatch.setattr(collector, "tell", lambda one: (tell(one), told.append(one)))
         script.tell(CollectSetting("another", {"eps": 0.0}))
-        script.tell(CloseTask("task"))  # is read after it
+        script.until(lambda: bool(told) and not collector._told, thread)  # a turn has looked at it
+        script.tell(CloseTask("task"))
         script.hear(CollectResult, thread)
-        assert worker._collectors[False].task.setting == {"eps": 0.5}
+        assert collector.task.setting == {"eps": 0.5}
 
 
 @pytest.mark.usefixtures("env_helpers")

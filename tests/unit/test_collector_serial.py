@@ -836,7 +836,7 @@ def test_a_step_under_way_belongs_to_the_kind_of_call_that_began_it(
     """With ``wait_num``: the other kind would not know its observation; all begin anew."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    fns = [partial(HeldEnv, str(pipe), 2), CountEnv]
+    fns = [partial(HeldEnv, str(pipe), 1), CountEnv]
     env = make_env_manager({"type": "subprocess", "wait_num": 1}, fns, seed=0)
     seen = []
     with SampleSerialCollector({}, env, ColumnarActor().mode) as made:

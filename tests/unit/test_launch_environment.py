@@ -44,6 +44,16 @@ def test_what_ranks_ask_for_is_compared(other: RunRequest, *, is_same: bool) -> 
     assert bool(set(first) & set(other.checksums("n2"))) is is_same
 
 
+def test_what_ranks_ask_for_may_have_their_hosts_short_names_and_folders_in_it() -> None:
+    first, other = (
+        RunRequest(f"/local/{host}/x.yaml", ("seed=1",), f"/tmp/{job}/run")
+        .checksums(f"{host}.example.org", f"/tmp/{job}")
+        for host, job in (("node1", "a7"), ("n2", "b8"))
+    )  # fmt: skip
+    assert first[0] != other[0]
+    assert first[1] == other[1]
+
+
 SHELL = {"HOME": "/root", "PATH": "/usr/bin", "RANK": "3", "WORLD_SIZE": "4"}
 
 ALLOCATION = {  # of 2 nodes x 2 tasks

@@ -404,7 +404,7 @@ def test_policies_are_written_as_often_for_guests_after_another_learner_s_death(
 def test_survivors_wait_for_one_that_is_in_a_long_batch(
     step: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a minute in which the first one did not come they made the end of the run."""
+    """Where the first one did not come within a minute, they ended the run."""
     member, clock = step().learner._group, Clock()
     monkeypatch.setattr(membership, "time", clock)
     limit_s = SurvivalConfig().worker_timeout_s

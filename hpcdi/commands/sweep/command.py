@@ -85,8 +85,8 @@ Run one experiment with several settings, each combination as a run of its own:
 On a Slurm cluster it submits one array job; with --local it runs them here and waits. With --pack
 it submits one ordinary job, in which they run side by side: each with cores and GPUs of one host to
 itself, as many at a time as have a core for each rank, or --jobs N; what ends makes room for the
-next. No run can end another, and one that loses a rank which it needs (exit code 85) is started
-again. Typed in an allocation (salloc, sbatch), or with --local, --pack does so there.
+next. No run can end another, and one that loses a rank which it needs (exit code 85), or is killed,
+is started again. Typed in an allocation (salloc, sbatch), or with --local, --pack does so there.
 
 With --pbt STEPS the runs are a population (Jaderberg et al. 2017). Each trains to the next multiple
 of STEPS environment steps, where its newest policy is evaluated. When all are there, the worst of
