@@ -106,13 +106,15 @@ class SequenceRule:
     observation after the last one.
 
     None begins where only `burn_in` transitions are left, from which nothing would be learnt; an
-    item's first one always does, since an episode that begins there needs no burn-in.
+    item's first one always does, since an episode that begins there needs no burn-in. An item has
+    up to `item_len` transitions; 0: unknown.
     """
 
     length: int = 1
     stride: int = 1
     ahead: int = 0
     burn_in: int = 0
+    item_len: int = 0
 
     @property
     def rows(self) -> int:
@@ -123,6 +125,17 @@ class SequenceRule:
     def begins_everywhere(self) -> bool:
         """True if one begins at each transition."""
         return self.stride == 1 and not self.burn_in
+
+    @property
+    def apart(self) -> float:
+        """Rows from one's start to the next's in full items, each with the row behind its last one.
+
+        At least `stride`; more with a burn-in, where none begins at an item's end.
+        """
+        if self.begins_everywhere or not self.item_len:
+            return self.stride
+        count = int(self.counts(np.array(self.item_len)))
+        return max(self.stride, (self.item_len + 1) / count)
 
     def counts(self, item_len: Array) -> Array:
         """Returns how many begin in items, int64, of so many transitions; in each at least one."""

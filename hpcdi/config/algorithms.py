@@ -319,6 +319,7 @@ class R2D2LearnConfig(DQNLearnConfig):
 
     PAPER_RATIO: ClassVar[float | None] = None  # as many as come (Kapturowski et al. 2019)
 
+    loss: str = setting("mse", "of the TD error; mse: half its square", choices=("huber", "mse"))
     burn_in: int = setting(
         10,
         "steps at the start of a sequence that only the memory reads, but for an episode's start; "

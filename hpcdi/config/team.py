@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from hpcdi.config.fields import components, replaced, sections, setting
 from hpcdi.config.policy import (
-    PAPER,
     BaseLearnConfig,
     BaseOtherConfig,
     CollectConfig,
@@ -101,13 +100,10 @@ class TeamConfig(PolicyConfig):
         )
 
     @property
-    def replay_ratio(self) -> float | None:
-        """Samples of the team drawn for each of its steps: of the first policy's paper."""
-        ratio = PolicyConfig.replay_ratio.fget(self)  # type: ignore[attr-defined]
-        is_set = self.learn.replay_ratio != PAPER or self.learn.update_per_collect is not None
-        if ratio is not None or is_set or self.on_policy or not self.policies:
-            return ratio  # type: ignore[no-any-return]
-        return next(iter(self.policies.values())).replay_ratio
+    def paper_ratio(self) -> float | None:
+        """See `PolicyConfig.paper_ratio`, for each step of the team: of the first policy."""
+        first = next(iter(self.policies.values()), None)
+        return first.paper_ratio if first is not None else None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -289,7 +289,7 @@ class LocalWorker:
             seed: None: the environment's generator goes on.
             options: for its reset.
         """
-        self._apply_schedule()
+        self._apply_schedule(seed)
         self._seed(seed)
         with self._signals:
             if self._is_battle:
@@ -303,8 +303,11 @@ class LocalWorker:
         """Play episodes that begin from now on with these values."""
         self._scheduled = values
 
-    def _apply_schedule(self) -> None:
+    def _apply_schedule(self, seed: int | None) -> None:
         """Give the environment the values of the schedule, before an episode begins.
+
+        Args:
+            seed: of the episode; by it an environment is made anew, too.
 
         Raises:
             EnvValueError: with another argument it has other spaces, or it has no such attribute.
@@ -313,7 +316,7 @@ class LocalWorker:
         if is_there and self._scheduled == self._played_with:
             return
         if not is_there or arguments_in(self._scheduled) != self._arguments:
-            self._make_anew(None)
+            self._make_anew(seed)
             if self._spaces() != self._attached:
                 raise EnvValueError(
                     f"env.schedule: with {self._arguments} it has other spaces, {self._spaces()}, "
@@ -378,7 +381,7 @@ class LocalWorker:
         """Reset the environment after a step that has been written; returns what that returned."""
         self._ended = reply
         self._on_reset(reply)
-        self._apply_schedule()
+        self._apply_schedule(seed)
         self._seed(seed)
         with self._signals:
             return self._env.reset(seed=seed)

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from hpcdi.config.env import ManagerConfig
 from hpcdi.config.schedule import Scheduled
+from hpcdi.env.arguments import arguments_in
 from hpcdi.env.base import (
     Backend,
     BackendStep,
@@ -164,6 +165,10 @@ class EnvManager(Closing):
         self._over = np.zeros(0, dtype=bool)  # of the last step
         self._steps = 0
         self._scheduled: Scheduled = {}
+        # those for which the schedule has other arguments: they are made anew at an episode's end
+        self._outdated: set[int] = set()
+        # of the last step of each, whether it was told to go on into another episode
+        self._told: list[bool] = [True] * self.env_num
         self._no_end_from: int | None = _NO_END_FROM
         self._coarse: list[str] = []  # columns that lose digits, if their numbers are large
         self._bounds: dict[str, tuple[Array, Array, Array]] | None = None  # not warned of yet
@@ -267,6 +272,8 @@ class EnvManager(Closing):
     def schedule(self, values: Scheduled) -> None:
         """Have episodes that begin from now on be played with these values; see `env.schedule`."""
         if values != self._scheduled:
+            if arguments_in(values) != arguments_in(self._scheduled):
+                self._outdated.update(range(self.env_num))
             self._scheduled = dict(values)
             self._backend.schedule(values)
 
@@ -374,6 +381,11 @@ class EnvManager(Closing):
         is_open = episodes.open()
         return acts & is_open & ~self._waiting if any_of(self._waiting) else acts & is_open
 
+    @property
+    def lives(self) -> Array:
+        """Environments that are not retired, bool [envs]."""
+        return ~self._retired
+
     def step(self, action: Columns) -> Step:
         """Step the rows that are ready; `observation` moves on.
 
@@ -390,7 +402,7 @@ class EnvManager(Closing):
         self._check()
         backend, turns, episodes, began = self._backend, self._turns, self._episodes, self.ready
         turns.begin(began)
-        goes_on, seeds, following = self._goes_on(), self._row_seeds, self.seeds.following()
+        goes_on, seeds, following = self._goes_on(began), self._row_seeds, self.seeds.following()
         step = in_their_modes(backend.step, action, began, following, goes_on)
         if step.ends:
             follow = [env for env in step.ends if goes_on[env]]
@@ -479,7 +491,7 @@ class EnvManager(Closing):
         self, ended: Iterable[int], cut: Sequence[int], goes_on: Sequence[bool]
     ) -> None:
         """Have environments that the back-end has left at the end of an episode begin another."""
-        if self.hands_over and self._settings.auto_reset and not self._backend.fails_as_one:
+        if self._settings.auto_reset and not self._backend.fails_as_one:
             self._idle.update(env for env in ended if env in cut or not goes_on[env])
         if cut or any_of(self._waiting):
             self._begin_after(cut)
@@ -504,7 +516,11 @@ class EnvManager(Closing):
             self._waiting[:] = False
 
     def _begin_idle(self) -> None:
-        """Have environments that had done their number of episodes play those of retired ones."""
+        """Have environments begin that were left at an end, and have episodes to play.
+
+        The schedule has other arguments for them; or they play those of retired ones; or they are
+        counted anew since their step began.
+        """
         while idle := [env for env in sorted(self._idle) if self._episodes.left[env] > 0]:
             self._begin({env: self._start(env, {}) for env in idle})
 
@@ -533,12 +549,26 @@ class EnvManager(Closing):
         """See `Envs.stepped`."""
         return int(np.count_nonzero(self._over[: self.env_num]))
 
-    def _goes_on(self) -> Sequence[bool]:
-        """Returns whether an episode follows the running one: not after the last of a quota."""
-        if (self._quota is None and not self._renewal.is_on) or not self._settings.auto_reset:
-            return self._all_go_on
-        following: list[bool] = ((self._episodes.left > 1) & ~self._renewal.due).tolist()
-        return following
+    def _goes_on(self, began: Array) -> Sequence[bool]:
+        """Returns whether an episode follows the running one at once.
+
+        Not after the last of a quota, nor where the environment is made anew before. Steps that are
+        under way end as they were told when they began.
+
+        Args:
+            began: rows that begin a step, bool [rows].
+        """
+        goes_on: Sequence[bool] = self._all_go_on
+        is_plain = self._quota is None and not self._renewal.is_on and not self._outdated
+        if self._settings.auto_reset and not is_plain:
+            following = (self._episodes.left > 1) & ~self._renewal.due
+            following[[*self._outdated]] = False
+            goes_on = following.tolist()
+        if self.wait_num is None:
+            return goes_on
+        for env in envs_of(began, self.env_num):
+            self._told[env] = goes_on[env]
+        return list(self._told)
 
     def _renew(self, ended: Sequence[int]) -> None:
         """Make environments anew that are due, of those whose episode ended in this step."""
@@ -626,6 +656,7 @@ class EnvManager(Closing):
         """
         while starts:
             self._idle.difference_update(starts)
+            self._outdated.difference_update(starts)
             retries: dict[int, EpisodeStart] = {}
             for env, failure in self._failures_at_start(starts).items():
                 if self._tolerates(env, failure, _BEGINNING):
@@ -847,7 +878,9 @@ class EnvManager(Closing):
             return self._starts_of_all({}, exists=False)
         next_seed = self.seeds.again if self.hands_over else self.seeds.one
         if start.exists and not failure.is_gone and self._settings.retry_type != "renew":
-            needs_seed = start.seed is None and self.seeds.following()[env] is not None
+            needs_seed = start.seed is None and (
+                env in self._outdated or self.seeds.following()[env] is not None
+            )
             return {env: start._replace(seed=next_seed(env)) if needs_seed else start}
         return {env: start._replace(exists=False, seed=next_seed(env))}
 

@@ -130,7 +130,8 @@ class RandomFirst:
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
         """See `Actor.act`."""
-        actor = self._random if setting.get(RANDOM) else self._actor
+        # a team's setting has those of its policies by name, of which one may have this key's
+        actor = self._random if setting.get(RANDOM) is True else self._actor
         columns: Columns = actor.act(observation, setting, rows)
         return columns
 

@@ -336,8 +336,8 @@ class PolicyGroup:
         player = self.players[index]
         unit = self.name if self.is_whole else player.name
         own = self._of_player(batch, index)
-        own |= dict(_outputs_of(player.name, batch))
         own |= dict(_outputs_of(unit, batch))  # of whole teams, what the policy has added
+        own |= dict(_outputs_of(player.name, batch))  # last: one of them may have the unit's name
         prefix = f"{_NEXT}/{unit}/"
         later = {n.removeprefix(prefix): c for n, c in batch.items() if n.startswith(prefix)}
         if later:
@@ -397,6 +397,10 @@ def with_players(cfg: TeamConfig, spaces: Spaces) -> tuple[TeamConfig, list[Prob
             )
             problems.append(Problem(f"policies.{name}", why))
             continue
+        others = {p.name for p in players} - {p.name for p in group.players}
+        if group.is_whole and name in others:  # both would add columns of one name
+            why = "is the name of a player that acts by another policy: rename the policy"
+            problems.append(Problem(f"policies.{name}", why))
         if isinstance(policy, VDNConfig):
             policy = dataclasses.replace(policy, players=len(group.players))
         policies[name], objections = with_spaces(policy, group.spaces)

@@ -52,7 +52,13 @@ class R2D2Policy(DQNPolicy):
         size = error.detach().abs()
         # eq. of sec. 2.3
         priority = learn.eta * size.amax(dim=1) + (1 - learn.eta) * sequences.means(size)
-        return sequences.means(0.5 * error.square()), sequences.means(value), priority
+        losses = self.td_losses(error, torch.zeros_like(error))
+        return sequences.means(losses), sequences.means(value), priority
+
+    def td_losses(self, value: Tensor, target: Tensor) -> Tensor:
+        """See `DQNPolicy.td_losses`; of ``learn.loss: mse`` half the square."""
+        losses = super().td_losses(value, target)
+        return 0.5 * losses if self._cfg.learn.loss == "mse" else losses
 
     def outputs_of(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Any]:  # noqa: ARG002
         """Of [sequences, steps]: see `extra.Outputs`; the rows that are learnt from count."""

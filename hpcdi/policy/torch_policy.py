@@ -325,6 +325,7 @@ class TorchPolicy(ActingPolicy):
             return self._learn_once(data)
         except GroupBrokenError:  # the batch is repeated, and counted then; see `Learner._learn`
             self._iterations = iterations
+            self._extra.taken()  # what the attempt that is given up has told of itself
             for statistic, copy in zip(statistics, copies, strict=True):
                 statistic.copy_(copy)
             raise

@@ -266,7 +266,13 @@ class ReplayIndex:
         return self.blocked
 
     def draw(
-        self, size: int, train_iter: int, draws: int = 1, among: slice | None = None
+        self,
+        size: int,
+        train_iter: int,
+        draws: int = 1,
+        among: slice | None = None,
+        *,
+        is_granted: bool = False,
     ) -> Drawn | None:
         """Draw `size` items; None where there are not enough (see `blocked`).
 
@@ -276,13 +282,15 @@ class ReplayIndex:
             draws: how many batches they are for, as the annealing of `beta` counts them.
             among: positions of items by age, 0 being the oldest: draw uniformly among these only,
                 none twice where there are as many.
+            is_granted: `why_not_sample` has just let as many be drawn, or more; asked again a
+                moment later it might refuse, since what it counts depends on the clock.
 
         Raises:
             BufferContractError: `size` is below 1.
         """
         if size < 1:
             raise BufferContractError(f"cannot draw {size} items")
-        if self.why_not_sample(size, train_iter):
+        if not is_granted and self.why_not_sample(size, train_iter):
             return None
         if among is None:
             slots, weights, self.heaviest = self._sampler.draw(

@@ -26,6 +26,7 @@ from hpcdi.replay.partition import (
     item_count,
     on_policy_buffer,
 )
+from hpcdi.replay.placer import rule_of
 from hpcdi.replay.ratio import ReplayRatio, replay_ratio_of
 from hpcdi.types import GIVEN, ScalarWriter, SequenceRule, collector_of
 
@@ -431,5 +432,4 @@ def create_replay(
 
     ratio = replay_ratio_of(config, collectors, learners, in_turns=in_turns)
     block_bytes = config.system.storage.block_bytes
-    rule = dataclasses.replace(policy.sequence, burn_in=policy.burn_in)
-    return ReplayManager(make_buffer, block_bytes, kind, ratio, rule)
+    return ReplayManager(make_buffer, block_bytes, kind, ratio, rule_of(policy))

@@ -63,10 +63,10 @@ def make_placer(
 ) -> RowPlacer:
     """Make the placer of a partition's ring, which takes its size from the first block.
 
-    Its items may be short, as episodes are at first: sequences will be `stride` rows apart.
+    Its items may be short, as episodes are at first: sequences of full items are farther apart.
     """
     full_block = block_rows(block_bytes, first.shard.row_bytes(), partition_size)
-    rows_per_item = max(rule.stride, first.shard.rows / max(item_count(first, rule), 1))
+    rows_per_item = max(rule.apart, first.shard.rows / max(item_count(first, rule), 1))
     return RowPlacer(ring_rows(partition_size, full_block, rows_per_item))
 
 
@@ -130,6 +130,15 @@ class Backlog:
     def is_idle(self) -> bool:
         """True if nothing waits, and nothing is being read."""
         return not (self._waiting or self._unread or self.must_read)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that wait, and those that are being read."""
+        return len(self._waiting) + len(self._unread)
+
+    def is_being_read(self, block_id: int) -> bool:
+        """Returns whether the learner was ordered to read a block, and has not read it yet."""
+        return block_id in self._unread
 
     def has(self, block_id: int) -> bool:
         """Returns whether a block, or a piece of it, waits."""
@@ -502,7 +511,8 @@ class Partition:
         if demand is None:
             raise BufferContractError("batches were drawn that nobody has asked for")
         size = batches * demand.batch_size
-        drawn = self.buffer.draw(size, self._train_iter_at_use(batches), batches, among)
+        now = self._train_iter_at_use(batches)
+        drawn = self.buffer.draw(size, now, batches, among, is_granted=True)  # `ready` said so
         if drawn is None:
             raise BufferContractError(f"batches were drawn too early: {self.buffer.blocked}")
         self.buffer.retire(drawn.slots)
@@ -626,23 +636,17 @@ class OnPolicyPartition(Partition):
         self, buffer: ReplayIndex, block_bytes: int, rule: SequenceRule = TRANSITIONS
     ) -> None:
         super().__init__(buffer, block_bytes, rule)
-        self._undrawn: dict[int, bool] = {}  # block id of a rollout -> whether the learner has it
+        self._undrawn: set[int] = set()  # block ids of rollouts that the learner has read
         self._end_id = 0
         # for each undrawn piece of a trajectory, the unique id after that of its last transition
         self._ends = np.array([buffer.places.pushed])
-
-    def offer(self, ready: BlockReady) -> list[AdmitBlock]:
-        """Take a published rollout."""
-        self._undrawn[ready.block_id] = False
-        return super().offer(ready)
 
     def admit(self, admitted: BlockAdmitted) -> int:
         """Add a rollout's items to the index, and note its policy version."""
         count = super().admit(admitted)
         block = self._placed.get(admitted.block_id)
-        self._undrawn.pop(admitted.block_id, None)
         if count and block is not None:
-            self._undrawn[admitted.block_id] = True
+            self._undrawn.add(admitted.block_id)
             version = int(block.ready.items["policy_version"].max())
             rank = collector_of(admitted.block_id)
             self.newest_version[rank] = max(version, self.newest_version.get(rank, -1))
@@ -678,7 +682,7 @@ class OnPolicyPartition(Partition):
         batch = in_order(super().serve(batches, env_steps, slice(None)))
         self.buffer.evict(self._end_id)
         self.newest_version.clear()
-        self._undrawn = {block: is_read for block, is_read in self._undrawn.items() if not is_read}
+        self._undrawn.clear()
         return batch
 
     def load_state_dict(
@@ -694,12 +698,12 @@ class OnPolicyPartition(Partition):
         return []
 
     def _may_be_drawn(self, ready: BlockReady) -> bool:
-        return ready.block_id in self._undrawn
+        return ready.block_id in self._undrawn or self.backlog.is_being_read(ready.block_id)
 
     @property
     def load(self) -> int:
         """Undrawn rollouts: in a group, each learner needs one for a batch."""
-        return len(self._undrawn)
+        return self.backlog.blocks + len(self._undrawn)
 
     @property
     def blocked(self) -> str:

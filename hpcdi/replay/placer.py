@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Iterable
 
+from hpcdi.config.policy import PolicyConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import BufferContractError
+from hpcdi.types import SequenceRule
 
 RING_SLACK = 1.25
 """Ring rows per item: covers rows that are no transitions, and the gap where the ring wraps."""
+
+
+def rule_of(policy: PolicyConfig) -> SequenceRule:
+    """Returns what an item of a policy's replay buffer is, and how long the items of blocks are."""
+    item_len = policy.collect.n_sample
+    return dataclasses.replace(policy.sequence, burn_in=policy.burn_in, item_len=item_len)
 
 
 def ring_rows(partition_size: int, full_block: int, rows_per_item: float = 1.0) -> int:
     """Rows of the ring for `partition_size` items, in blocks of up to `full_block` rows.
 
     `rows_per_item` is measured on the first block: up to 2, where items are single transitions; of
-    sequences it is at least their stride.
+    sequences it is at least `SequenceRule.apart`.
     """
     slack = max(RING_SLACK, rows_per_item + 0.05)
     return int(partition_size * slack) + 2 * full_block

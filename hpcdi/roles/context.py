@@ -134,6 +134,15 @@ def role_seed(seed: int, role: str, rank: int, restart: int = 0) -> np.random.Se
     return np.random.SeedSequence(seed, spawn_key=(ROLES.index(role), rank, restart))
 
 
+def seed_at_start(rank_seed: np.random.SeedSequence) -> np.random.SeedSequence:
+    """Returns the seeds that a rank had before the run was ever resumed.
+
+    Args:
+        rank_seed: of the rank, see `role_seed`.
+    """
+    return np.random.SeedSequence(rank_seed.entropy, spawn_key=(*rank_seed.spawn_key[:2], 0))
+
+
 def task_seed(rank_seed: np.random.SeedSequence, task: CollectTask) -> np.random.SeedSequence:
     """Seeds of a collector that is made for a task.
 

@@ -102,11 +102,11 @@ def memory_of(role: str, config: ExperimentConfig, row_bytes: int) -> float:
 
 def _ring_bytes(config: ExperimentConfig, row_bytes: int, learners: int) -> int:
     """Returns the bytes of the rows of each of the learners that share a buffer."""
-    from hpcdi.replay.placer import ring_rows
+    from hpcdi.replay.placer import ring_rows, rule_of
 
     size = int(config.policy.other.replay_buffer.replay_buffer_size) // learners
-    stride = config.policy.sequence.stride  # rows from one item to the next
-    return ring_rows(size, full_block(config, row_bytes), stride) * row_bytes
+    rows_per_item = rule_of(config.policy).apart
+    return ring_rows(size, full_block(config, row_bytes), rows_per_item) * row_bytes
 
 
 def too_many_files(config: ExperimentConfig) -> list[Problem]:
@@ -132,6 +132,8 @@ def too_many_files(config: ExperimentConfig) -> list[Problem]:
 
 def does_not_fit(config: ExperimentConfig, spaces: Spaces) -> list[Problem]:
     """Returns the problem of a replay buffer that is larger than the free memory of this host."""
+    from hpcdi.replay.placer import rule_of
+
     row_bytes, groups = row_size(config, spaces), _groups(config)
     # a run that ends before may have a buffer that it never fills
     ever = getattr(config.policy.other.commander, "max_env_step", math.inf) * row_bytes
@@ -143,7 +145,7 @@ def does_not_fit(config: ExperimentConfig, spaces: Spaces) -> list[Problem]:
         needed = whole
     elif not free or of_all <= free:
         return []
-    item_bytes = row_bytes * config.policy.sequence.stride
+    item_bytes = row_bytes * rule_of(config.policy).apart
     fits = int(free / learners / item_bytes / 2) * learners // len(groups)
     items = "transitions" if item_bytes == row_bytes else "sequences"
     each = "the learner" if learners == 1 else f"each of {learners} learners"

@@ -55,6 +55,8 @@ class BlockBuilder:
             that ended, and ``env_steps`` and ``games`` where segments state them.
         frames: columns that stack frames; each frame of an item is stored once, see `share_frames`.
         lend: takes pieces of the open block, see `lend`; None: nobody reads open blocks.
+        whole: a segment of up to so many rows that comes to an empty block is not cut, though it is
+            larger than a full one: what is learnt from at once must be in one block.
     """
 
     def __init__(
@@ -64,12 +66,15 @@ class BlockBuilder:
         facts: Callable[[], dict[str, Any]],
         frames: Sequence[str] = (),
         lend: Callable[[Block, int, int], None] | None = None,
+        *,
+        whole: int = 0,
     ) -> None:
         self._capacity_of = capacity_of
         self._frames = frames
         self._item_ids = item_ids
         self._facts = facts
         self._lend = lend
+        self._whole = whole
         self._columns: Columns = {}
         self._used = 0
         self._contents, self._piece = _Contents(), _Contents()  # of the open block; not lent yet
@@ -97,6 +102,8 @@ class BlockBuilder:
         for name in segment.stacks:
             segment = share_frames(segment, (name,))
         self._check(segment)
+        if not self._used:
+            self._capacity = max(self._capacity, min(segment.rows, self._whole))
         items = segment.items.copy()
         stops = np.append(items["item_start"][1:], segment.rows)
         items["item_id"] = list(itertools.islice(self._item_ids, len(items)))

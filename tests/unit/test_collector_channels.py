@@ -125,6 +125,23 @@ def test_what_is_learnt_from_once_and_not_kept_is_lent_and_never_written(tmp_pat
     assert not list(tmp_path.rglob("*.h5"))
 
 
+def test_a_rollout_that_is_longer_than_planned_is_one_block(tmp_path: Path) -> None:
+    """Its learner would draw a batch of the first block, and drop the second as too old."""
+    policy = {"type": "ppo", "collect": {"n_sample": 5}, "learn": {"batch_size": 5}}
+    config = dataclasses.replace(
+        experiment(),
+        policy=compile_config({"env": {"env_id": "x"}, "policy": policy}).config.policy,
+    )
+    announced: list[BlockReady] = []
+    counter = Counter()
+    with DataPublisher(config, RunLayout(tmp_path), 3, announced.append) as made:
+        made.begin("task")
+        for items in (5, 7, 6, 40):  # the last one as of many seats
+            made.put(counter.segment(items))
+    assert [ready.shard.rows for ready in announced] == [20, 28, 24, 160]
+    assert values_of(tmp_path, announced) == list(range(counter.made))
+
+
 def test_blocks_are_sealed_when_full_and_the_rest_at_the_end(tmp_path: Path) -> None:
     announced: list[BlockReady] = []
     counter = Counter()

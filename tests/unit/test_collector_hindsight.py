@@ -322,14 +322,18 @@ def test_what_is_judged_may_be_computed_in_place(form: str) -> None:
     np.testing.assert_allclose(made["reward"][4:], -distance)
 
 
-def test_an_environment_that_is_in_no_step_is_asked() -> None:
-    class Busy:
-        """Of three the last one waits for an action (`env.manager.wait_num`)."""
+@pytest.mark.parametrize(("ready", "asked"), [([0, 0, 1], 2), ([0, 0, 0], 1)])
+def test_an_environment_that_is_in_no_step_is_asked(ready: list[int], asked: int) -> None:
+    """The last one waits for an action (`env.manager.wait_num`); or those that live are done."""
 
-        env_num, ready = 3, np.array([False, False, True])
+    class Busy:
+        env_num, lives = 3, np.array([False, True, True])
+
+        def __init__(self) -> None:
+            self.ready = np.array(ready, bool)
 
         def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
-            assert env == 2
+            assert env == asked
             return name == "compute_reward", np.zeros(len(args[0]))
 
     columns = columns_of(np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32))

@@ -165,15 +165,15 @@ def test_memory_follows_the_buffer_and_the_blocks() -> None:
 
 
 def test_memory_follows_the_rows_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are 20 rows apart: the plan named a twentieth of what the learner takes."""
+    """4 of 80 transitions and a last row: the plan named a twentieth of what the learner takes."""
     size = "policy.other.replay_buffer.replay_buffer_size=4000"
     config, spaces = experiment("policy.type=r2d2", "policy.collect.n_sample=80", size)
-    assert memory_of("learner", config, 40) == (int(4_000 * 20.05) + 2 * 1_000) * 40
+    assert memory_of("learner", config, 40) == (int(4_000 * 20.3) + 2 * 1_000) * 40
     monkeypatch.setattr("hpcdi.run.sizes.free_bytes", lambda: 4 << 20)
     rows = row_size(config, spaces)
     (problem,) = does_not_fit(config, spaces)
-    assert f"is 4,000: 4,000 sequences of {human_bytes(20 * rows)} take " in problem.message
-    assert f"{(4 << 20) // (40 * rows):,} would take half of that" in problem.message
+    assert f"is 4,000: 4,000 sequences of {human_bytes(20.25 * rows)} take " in problem.message
+    assert f"{int((4 << 20) / (40.5 * rows)):,} would take half of that" in problem.message
 
 
 @pytest.mark.parametrize(

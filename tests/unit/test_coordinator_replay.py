@@ -25,8 +25,9 @@ from fakes.replay import (
     serve,
 )
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockReady, BlockStored
+from hpcdi.config.compiled import compile_config
 from hpcdi.errors import BufferContractError
-from hpcdi.replay.manager import ReplayManager, blocks_of
+from hpcdi.replay.manager import ReplayManager, blocks_of, create_replay
 from hpcdi.replay.partition import MAX_UNREAD, Partition, item_rows
 from hpcdi.replay.placer import ring_rows
 from hpcdi.store.state_file import load_state, save_state
@@ -96,6 +97,38 @@ def test_all_sequences_fit_also_where_the_first_episodes_are_short() -> None:
     for number in range(10, 100):
         read_all(replay, replay.assign(block(number, [80])))
     assert replay.count() >= CAPACITY - 2
+
+
+def test_all_sequences_fit_where_none_begins_in_a_burn_in() -> None:
+    """One of each 81 rows, as in the paper: the ring had the 40 of a stride for it, for ever."""
+    collect = {"n_sample": 80, "unroll_len": 80, "stride": 40}
+    policy = {
+        "type": "r2d2",
+        "collect": collect,
+        "learn": {"burn_in": 40, "batch_size": 8},
+        "other": {"replay_buffer": {"replay_buffer_size": 400}},
+    }
+    config = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": policy}).config
+    replay = create_replay(config)
+    replay.open(1)
+    for number in range(1, 10):
+        read_all(replay, replay.assign(block(number, [5, 5, 5])))
+    for number in range(10, 900):
+        read_all(replay, replay.assign(block(number, [80])))
+    assert replay.count() >= 400 - 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "apart"),
+    [
+        (SequenceRule(item_len=9), 1), (SequenceRule(80, 40, 5, 40), 40),
+        (SequenceRule(80, 40, 5, 40, 80), 81), (SequenceRule(80, 40, 5, 40, 120), 60.5),
+        (SequenceRule(40, 40, 0, 0, 80), 40.5), (SequenceRule(40, 40, 0, 0, 90), 40),
+        (SequenceRule(8, 1, 0, 4, 8), 2.25),
+    ],
+)  # fmt: skip
+def test_rows_from_one_sequence_to_the_next(rule: SequenceRule, apart: float) -> None:
+    assert rule.apart == apart
 
 
 def test_a_block_larger_than_the_ring_is_an_error_that_says_what_to_do() -> None:

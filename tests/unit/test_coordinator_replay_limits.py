@@ -93,6 +93,20 @@ def test_a_learner_waits_while_data_come_too_slowly_and_it_is_said() -> None:
     assert replay.blocked == ""
 
 
+def test_a_draw_that_was_allowed_is_not_refused_a_moment_later() -> None:
+    """What was pushed leaves the window between the two: the run ended by it."""
+    partition, now = make_partition(**limited(min=0.5)), [0.0]
+    partition.buffer._limits._traffic._clock = lambda: now[0]
+    give(partition, block(OF_RANK_3 + 1, [8]))
+    partition.demand(demand(2, 4))
+    assert partition.ready((), {}) == 2
+    now[0] = 31.0
+    assert partition.serve(2, 0).rows.shape == (2, 4)
+    partition.demand(demand(1, 4))
+    assert partition.ready((), {}) == 0
+    assert "0 items pushed for 12 drawn" in partition.blocked
+
+
 def test_a_learner_that_waits_for_the_first_items_says_so() -> None:
     partition = make_partition(min_fill=20)
     give(partition, block(1, [8]))

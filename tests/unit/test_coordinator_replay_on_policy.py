@@ -290,6 +290,22 @@ def test_shards_that_a_dead_learner_has_learnt_from_are_freed() -> None:
     assert replay.take_freed() == [rollout(A, 1, 0).shard.path]
 
 
+def test_rollouts_that_were_dropped_unread_are_no_load() -> None:
+    """A learner that had once read slowly got none any more, and all others waited for it."""
+    part = AsynchronousPartition(make_buffer("rank1"), BLOCK_BYTES)
+    ready = [rollout(A, number, 0) for number in range(39)]
+    orders = [order for each in ready for order in part.offer(each)]
+    assert part.backlog.dropped == 15
+    assert part.load == 39 - 15, "4 that are read, and 20 that fit into the buffer"
+    for order in orders:
+        part.admit(admitted(order.block_id))
+        orders += part.orders()
+    assert part.load == len(orders) == 39 - 15
+    part.demand(demand(1, 0))
+    assert serve(part) is not None
+    assert part.load == 0
+
+
 # ------------------------------------------------------------------------------------- its settings
 
 

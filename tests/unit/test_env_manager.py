@@ -261,6 +261,27 @@ def test_a_slow_environment_holds_nobody_up_and_loses_nothing(tmp_path: Path) ->
         assert seen(manager)[:, 0].tolist() == [0, 0, 0]
 
 
+def test_who_was_to_stop_after_a_step_that_is_under_way_goes_on_when_counted_anew(
+    tmp_path: Path,
+) -> None:
+    """It stood still for the whole task: it was told that no episode follows, and none began."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    fns = [partial(HeldEnv, str(pipe), 2 * LENGTH), partial(CountEnv, 100_000)]
+    with running("late", fns, 2, wait_num=1) as manager:
+        taken: list[Any] = []
+        while len(live_rows(taken, 0)) < 2 * LENGTH - 1:
+            taken += steps_of(manager, 1)
+        taken += steps_of(manager, 2)  # its last step is under way, and held
+        assert not manager.ready[0]
+        assert not manager.restart_count(), "both were open"
+        pipe.write_text("go on")
+        while len(live_rows(taken, 0)) < 2 * LENGTH:
+            taken += steps_of(manager, 1)
+        assert manager.ready[0]
+        assert seen(manager)[0].tolist() == [0, 2], "at the beginning of its third episode"
+
+
 @pytest.mark.parametrize("form", EVERY)
 def test_the_slowest_environment_is_known(form: str) -> None:
     with running(form, [COUNT, partial(LateEnv, LENGTH), COUNT]) as manager:

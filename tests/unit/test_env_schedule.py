@@ -125,6 +125,43 @@ def test_values_hold_from_the_first_episode_and_change_with_the_next(envs: EnvMa
     assert envs.observation["observation"][:, :2].tolist() == [[5, 3]] * envs.rows
 
 
+class Dice(gymnasium.Env[Any, Any]):
+    """Observes a number that it draws; one step an episode."""
+
+    observation_space, action_space = spaces.Box(0, 1, (1,), np.float64), spaces.Discrete(2)
+
+    def __init__(self, level: int = 0) -> None: ...
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.random(1), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1), 0.0, True, False, {}
+
+
+@pytest.mark.parametrize("kind", ["single", "child"])
+def test_what_is_made_anew_draws_by_a_seed_of_the_experiment(kind: str) -> None:
+    """Its numbers were the operating system's, and its seed was said to be the one before."""
+
+    def first_numbers() -> tuple[list[list[float]], list[int]]:
+        cfg = {"type": "gymnasium", "env_id": f"{__name__}:Dice", "schedule": COURSES}
+        seed = np.random.SeedSequence(0)
+        more = {"collector_env_num": 2, **KINDS[kind]}
+        with create_env_manager({**cfg, **more}, evaluate=False, seed=seed) as envs:
+            envs.launch()
+            seen, _ = played(envs, 2)
+            envs.schedule({"kwargs.level": (2, 2.0)})
+            seen += played(envs, 3)[0]
+            seeds = envs.step({"action": np.zeros(2, np.int64)}).seeds
+        assert seeds is not None
+        return seen, seeds[:, 1].tolist()
+
+    seen, resets = first_numbers()
+    assert (seen, resets) == first_numbers()
+    assert resets == [2, 2], "of the third episode since it was made anew"
+
+
 def one(schedule: Any, scheduled: Any, **settings: Any) -> EnvManager:
     cfg = {"type": "gymnasium", "env_id": f"{__name__}:Windy", "schedule": schedule, **settings}
     seed = np.random.SeedSequence(0)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from hpcdi.comm.messages import CollectTask
-from hpcdi.roles.context import ROLES, role_seed, task_seed
+from hpcdi.roles.context import ROLES, role_seed, seed_at_start, task_seed
 from hpcdi.types import Lockstep
 
 
@@ -25,6 +25,11 @@ def test_no_two_ranks_nor_restarts_nor_environments_share_numbers() -> None:
     children = [child for parent in parents for child in parent.spawn(3)]
     states = [words(sequence) for sequence in [*parents, *children]]
     assert len(set(states)) == len(states)
+
+
+def test_a_rank_of_a_resumed_run_knows_the_seeds_of_the_start() -> None:
+    first, third = (role_seed(3, "learner", 2, restart) for restart in (0, 2))
+    assert words(seed_at_start(third)) == words(seed_at_start(first)) == words(first)
 
 
 def task(round_: int, *, evaluates: bool = False) -> CollectTask:

@@ -44,8 +44,9 @@ from hpcdi.config.schema import SurvivalConfig
 from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.policy.gradient_step import GradientStep
 from hpcdi.roles.callbacks import Context
-from hpcdi.roles.context import WorkerContext
+from hpcdi.roles.context import WorkerContext, role_seed
 from hpcdi.roles.learner import group as membership
+from hpcdi.roles.learner.checkpointing import copied
 from hpcdi.roles.learner.role import Learner, MakeTraining, make_training
 from hpcdi.roles.learner.training import Batch
 from hpcdi.store.block import Block
@@ -110,6 +111,7 @@ class Stepped:
         config: the experiment.
         group: name of its group.
         training: makes what updates the policy.
+        restarts: how often the run was resumed.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class Stepped:
         config: Any,
         group: str = MAIN,
         training: MakeTraining = make_training,
+        restarts: int = 0,
     ) -> None:
         self.world = LocalWorld(3)
         self.layout = RunLayout(root)
@@ -126,7 +129,7 @@ class Stepped:
             config,
             self.layout,
             self.world.link(LEARNER),
-            np.random.SeedSequence(0),
+            role_seed(0, "learner", LEARNER, restarts),
             groups,
             make_pump=LocalPump,
         )
@@ -385,6 +388,36 @@ def test_a_learner_that_begins_anew_begins_with_the_checkpoint_that_is_named(
     again = read_policy(run.layout.inside("snapshots/x") / "agent1_policy.safetensors")
     expected = read_policy(named).state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in again.state_dict().items())
+
+
+def test_who_has_begun_anew_is_ahead_of_who_has_not(step: Callable[..., Stepped]) -> None:
+    """Survivors of another learner's death went on from different parameters."""
+    run = step(group="exploiter")
+    run.begin()
+    run.learn(2)
+    group = run.learner._group
+    assert group.begun == 2
+    run.tell(BeginAnew("exploiter"))
+    run.turn()
+    assert group.begun == 3
+    run.tell(TakeSnapshot("snapshot_000001", "snapshots/x"))
+    run.turn()
+    assert group.begun == 3
+
+
+@pytest.mark.parametrize(("group", "is_same"), [("exploiter", True), (MAIN, False)])
+def test_a_learner_of_a_resumed_run_begins_anew_with_the_parameters_of_the_start(
+    step: Callable[..., Stepped], group: str, is_same: bool
+) -> None:
+    """It went back to weights drawn at random, which the run never had."""
+    models = []
+    for restarts in (0, 2):
+        run = step(group=group, restarts=restarts)
+        run.begin()
+        assert run.learner.policy is not None
+        models.append(copied(run.learner.policy.state_dict()["model"]))
+    one, other = models
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items()) == is_same
 
 
 def test_policies_are_written_as_often_for_guests_after_another_learner_s_death(

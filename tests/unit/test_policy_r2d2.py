@@ -209,6 +209,29 @@ def test_losses_and_priorities_are_those_by_hand(burn_in: int) -> None:
     assert log["total_loss"] == pytest.approx(losses.mean(), rel=1e-3)
 
 
+def test_the_loss_is_the_one_that_is_set() -> None:
+    """It was half the square whatever `learn.loss` said; that is still so where it says nothing."""
+    gradients = []
+    choices: list[tuple[dict[str, str], float]]
+    choices = [({}, 50.0), ({"loss": "mse"}, 50.0), ({"loss": "huber"}, 9.5)]
+    for learn, expected in choices:
+        built = policy(burn_in=0, rescale=1.0, **learn)
+        with torch.no_grad():
+            for parameter in built._model.parameters():
+                parameter.zero_()
+        batch = {name: torch.from_numpy(c) for name, c in sequences(columns_of(built)).items()}
+        batch["bootstrap_discount"] = torch.zeros_like(batch["bootstrap_discount"])
+        batch["n_step_return"] = torch.full_like(batch["n_step_return"], 10.0)
+        losses, _, priorities = built.losses(batch)
+        assert losses.tolist() == pytest.approx([expected] * 6)
+        assert priorities.tolist() == pytest.approx([10.0] * 6)
+        losses.sum().backward()
+        known = (p.grad for p in built._model.parameters() if p.grad is not None)
+        gradients.append(sum(each.abs().sum().item() for each in known))
+    assert gradients == pytest.approx([10 * gradients[2], 10 * gradients[2], gradients[2]])
+    assert gradients[2] > 0
+
+
 def test_a_target_is_not_of_an_action_that_is_not_legal() -> None:
     built, batches = policy(burn_in=0), []
     flat = {name: torch.from_numpy(c) for name, c in sequences(columns_of(built)).items()}

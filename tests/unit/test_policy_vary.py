@@ -17,7 +17,7 @@ import yaml
 import hpcdi.policy
 from fakes.policies import data_of, policy_of
 from fakes.serial_runs import DQN, LIMIT, SMALL, serial_run, train
-from hpcdi.errors import ConfigError, PolicyError
+from hpcdi.errors import ConfigError, GroupBrokenError, PolicyError
 from hpcdi.policy import graphs
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.ppo import PPOPolicy
@@ -76,6 +76,25 @@ def test_a_batch_of_no_rows_adds_nothing_to_it() -> None:
     none = {name: column[:0] for name, column in batch.items()}
     info = policy.learn_mode.forward(none)
     assert (info["extra_loss"], info["parts"]) == (0, 0)
+    info = policy.learn_mode.forward(batch)
+    assert info["parts"] == pytest.approx(1)
+    assert info["extra_loss"] == pytest.approx(0.5 * info["reward_error"], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_broken_attempt_has_told_is_not_added_to_the_next(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A learner's death: the batch is repeated, and its extra loss was logged twice over."""
+    policy, batch = policy_of(kind, batch_size=24, extra_loss=REWARD), batch_of(kind)
+
+    def breaks() -> None:
+        raise GroupBrokenError("a learner has died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(policy._step._sync, "finish", breaks)
+        with pytest.raises(GroupBrokenError):
+            policy.learn_mode.forward(batch)
     info = policy.learn_mode.forward(batch)
     assert info["parts"] == pytest.approx(1)
     assert info["extra_loss"] == pytest.approx(0.5 * info["reward_error"], rel=1e-5)

@@ -323,6 +323,32 @@ def test_env_steps_of_samples_are_a_fact_of_their_block() -> None:
     assert "env_steps" not in sealed.facts
 
 
+def whole_builder(capacity: int) -> BlockBuilder:
+    most = 3 * capacity
+    return BlockBuilder(lambda _bytes: capacity, itertools.count(), dict, whole=most)
+
+
+def test_a_segment_that_must_stay_whole_is_one_block() -> None:
+    """On-policy the rest of a rollout came after its batch was drawn, and was thrown away."""
+    builder = whole_builder(64)
+    for count in (10, 35, 32, 60):  # one-step episodes, each with a row behind it
+        segment = make_segment([1] * count, tail_rows=1)
+        assert put(builder, segment) == []
+        block = builder.seal()
+        assert block is not None
+        assert block.columns["row"].tolist() == segment.columns["row"].tolist()
+        assert len(block.items) == count
+        assert builder.seal() is None
+
+
+def test_a_segment_that_is_much_larger_than_a_block_is_cut_all_the_same() -> None:
+    builder = whole_builder(4)
+    assert [block.rows for block in put(builder, make_segment([1] * 15))] == [12]
+    block = builder.seal()
+    assert block is not None
+    assert block.rows == 3
+
+
 # ------------------------------------------------------------------------------------------ lending
 
 

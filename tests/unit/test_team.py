@@ -23,6 +23,7 @@ from hpcdi.env.team import Team
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, PolicyError
 from hpcdi.policy import memories, networks
 from hpcdi.policy.create import create_policy
+from hpcdi.policy.exploration import RANDOM, RandomFirst
 from hpcdi.policy.players import PolicyGroup, with_players
 from hpcdi.policy.returns import gae, n_step
 from hpcdi.policy.sequences import Sequences
@@ -785,6 +786,27 @@ def test_an_absent_player_adds_nothing_to_the_value_of_its_team() -> None:
     assert torch.equal(built.mixed(built._model, values, rows), values[::2])
 
 
+def test_players_learn_from_their_own_actions_where_the_policy_has_the_name_of_one() -> None:
+    """All of them learned from the actions of that one."""
+
+    class Named(Relay):
+        names = ("hare", "hare_b", "fox")
+
+    cfg = config(Named(), policies={"hare": {"type": "vdn"}, "fox": {"type": "vdn"}})
+    actor, transitions, lengths, last = played(cfg, Named(), episodes=6)
+    made = actor.train_columns(transitions, lengths, last)
+    columns = {**transitions, **made.columns}
+    for view in made.views:
+        columns[view.name] = np.roll(columns[view.column], -1, axis=0)
+    batch = {name: torch.from_numpy(column) for name, column in columns.items()}
+    rows, _ = PolicyGroup("hare", cfg.policies["hare"], cfg).learner_batch(batch)
+    own = [batch[f"action/{name}"] for name in ("hare", "hare_b")]
+    assert not torch.equal(*own)
+    assert torch.equal(rows["action"].view(-1, 2), torch.stack(own, dim=1))
+    of_team = batch["n_step_return/hare"]
+    assert torch.equal(rows["n_step_return"].view(-1, 2), torch.stack([of_team] * 2, dim=1))
+
+
 def test_those_who_are_cut_when_others_end_are_bootstrapped() -> None:
     """The group's last step was taken for its end, since another policy's player had ended."""
 
@@ -1027,6 +1049,11 @@ def test_settings_that_do_not_fit_are_named() -> None:
     assert "learn.burn_in: is for a memory, and model.memory is none" in said
     said = problems_of(Relay(), policies={"a": PPO}, players={"hare*": "b"})
     assert "players.hare*: is b, no policy; there are a" in said
+    patterns = {"fox": "lone", "hare_*": "fox"}
+    policies = {"fox": {"type": "vdn"}, "lone": {"type": "dqn"}}
+    said = problems_of(Relay(), policies=policies, players=patterns)
+    assert "policies.fox: is the name of a player that acts by another policy: rename the" in said
+    config(Relay(), policies={**policies, "fox": {"type": "dqn"}}, players=patterns)
     said = problems_of(Relay(), policies={"hare": PPO, "fox": {"type": "dqn"}}, nstep=3)
     assert "\nnstep: is each policy's own: set policy.policies.hare.nstep" in f"\n{said}"
     own = {"discount_factor": 0.5, "learn": {"batch_size": 9}, "eval": {"sample": True}}
@@ -1040,6 +1067,25 @@ def test_settings_that_do_not_fit_are_named() -> None:
     assert "policies.all.type: dqn has no distribution of actions to draw from; leave p" in said
     equal = config(Relay(), **RELAY, discount_factor=GAMMA, learn={"batch_size": 64})
     assert equal.discount_factor == GAMMA
+
+
+def test_a_policy_named_random_acts_by_itself_when_the_random_steps_are_over() -> None:
+    """Its setting, found by that name, was taken for the word that actions are drawn at random."""
+
+    class Acts:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def act(self, _observation: Any, _setting: Any, _rows: Any = None) -> Any:
+            return self.name
+
+    cfg = config(Meet(), policies={"random": {"type": "dqn"}})
+    actor, at_random = Acts("policy"), Acts("at random")
+    first: Any = RandomFirst(actor, at_random)  # type: ignore[arg-type]
+    setting = cfg.collect_setting({"envstep": 9})
+    assert setting["random"].keys() == {"eps"}
+    assert first.act({}, setting) == "policy"
+    assert first.act({}, {**setting, RANDOM: True}) == "at random"
 
 
 def test_patterns_choose_the_policy_and_settings_survive_their_way_to_ranks() -> None:
@@ -1060,6 +1106,10 @@ def test_an_algorithm_alone_is_that_of_all_players_of_a_team(tmp_path: Any) -> N
     assert team.policies["all"].players == 2  # type: ignore[attr-defined]
     assert team.replay_ratio == 8
     assert dataclasses.replace(team, policies={}).replay_ratio is None
+    limit = "policy.other.replay_buffer.thruput_controller.push_sample_rate_limit.max=0.5"
+    for other in (limit, "policy.learn.update_per_collect=3", "policy.learn.replay_ratio=null"):
+        compiled, _ = load_experiment(str(file), [other], over_ranks=False)
+        assert compiled.config.policy.replay_ratio is None, "another setting takes its place"
     words = [
         "policy.model.memory=gru",
         "policy.collect.unroll_len=16",

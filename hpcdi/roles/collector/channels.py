@@ -91,6 +91,9 @@ class DataPublisher(Closing):
                 # on-policy rows are learnt from once: sharing their frames would not pay
                 () if policy.on_policy else policy.other.replay_buffer.frames,
                 None if self._lend is None else self._announce_piece,
+                # a rollout may be longer than planned: its last step counts in all rows, which are
+                # many where there are many seats; rank 0's ring has room for so many
+                whole=max(3 * rollout_rows, partition_size) if policy.on_policy else 0,
             )
 
         self._builders = defaultdict[str, BlockBuilder](new_builder)  # by player

@@ -43,6 +43,11 @@ class Calls(Protocol):
         """See `Envs.ready`."""
         ...
 
+    @property
+    def lives(self) -> Array:
+        """See `EnvManager.lives`."""
+        ...
+
     def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
         """See `EnvManager.call`."""
         ...
@@ -216,8 +221,9 @@ class Hindsight:
 
     @property
     def _free(self) -> int:
-        """An environment that is not in a step: one that waits for an action."""
-        first = int(np.argmax(self._envs.ready))
+        """An environment that is not in a step: it waits for an action, or all are done."""
+        ready = self._envs.ready
+        first = int(np.argmax(ready if ready.any() else self._envs.lives))
         return first % self._envs.env_num
 
     def _is_of_rows(self, method: str, said: Any, reached: Array, goals: Array) -> bool:

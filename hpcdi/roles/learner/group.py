@@ -9,6 +9,8 @@ its batch is interrupted because the dead member's gradients do not arrive. Then
 All learners get the same number of batches, and none can end a batch before all others have begun
 it. So survivors are at most one batch apart: a batch that one of them has done is skipped by the
 others, a batch that none has done is repeated by all (`Learner._learn` says from which state).
+An order to begin anew counts as a batch: who has carried it out is ahead of who has not; the others
+still have it before them, and carry it out as well, which changes nothing then.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class Membership:
     Attributes:
         rank: in the group.
         size: of the group.
-        begun: number of batches begun; the same batches on all learners.
+        begun: number of batches begun, and of orders to begin anew carried out; the same ones, in
+            the same order, on all learners.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import GroupBrokenError
 from hpcdi.policy.base import LearnMode
-from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext
+from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext, seed_at_start
 from hpcdi.roles.fault import FAULTS
 from hpcdi.roles.learner.callbacks import (
     LogPolicy,
@@ -266,8 +266,11 @@ class Learner(MessageSide):
     def _begin(self, task: LearnTask) -> None:
         """Begin a task: make the policy and what updates it, or resume both from a snapshot."""
         context, cfg = self._place, self._place.config.policy.learn.learner
+        seed = context.seed
+        if context.agent and self._group.rank == 0:  # the whole group takes its network from it
+            seed = seed_at_start(seed)  # to which it goes back when it begins anew
         policy: LearnMode = context.make_policy(
-            context.config.policy, ["learn"], seed=context.seed
+            context.config.policy, ["learn"], seed=seed
         ).learn_mode
         group = self._group.rank, self._group.size
         training = self._training = self._make_training(context, policy, group)
@@ -344,6 +347,7 @@ class Learner(MessageSide):
             training.snapshot()
             self._snapshots.keep(training, order, self._place.agent)
         else:
+            self._group.begun += 1  # who has begun anew is ahead of who has not: see Membership
             training.policy.load_state_dict(copied(self._at_start))
             LOGGER.info("%s begins anew", order.player)
 
