@@ -401,17 +401,19 @@ def test_usr1_shows_what_ranks_of_this_host_do_and_ends_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], coordinator: subprocess.Popen[str]
 ) -> None:
     rank = "import faulthandler, signal, time\nfaulthandler.register(signal.SIGUSR1, file=2)\n"
-    begun = f"{rank}print('ready', flush=True)\ntime.sleep(600)"
+    ready = tmp_path / "ready"
+    begun = f"{rank}open({str(ready)!r}, 'w').close()\ntime.sleep(600)"
     path, here = tmp_path / "run", {"rank": 0, "host": platform.node()}
     with Job([sys.executable, "-c", begun], path, {}) as job:
-        while "ready" not in capfd.readouterr().out:
+        while not ready.exists():
             time.sleep(0.01)
         signal.raise_signal(signal.SIGUSR1)  # the run has not begun
         others = [{**here, "pid": coordinator.pid}, {**here, "host": "node9", "pid": 1}]
         write_run(path, state="running", placement=[{**here, "pid": job._process.pid}, *others])
         signal.raise_signal(signal.SIGUSR1)
-        while "most recent call first" not in capfd.readouterr().err:
-            time.sleep(0.01)
+        while "most recent call first" not in capfd.readouterr().err:  # may lose what comes as it
+            time.sleep(0.1)  # clears what it has read
+            signal.raise_signal(signal.SIGUSR1)
         assert job._process.poll() is None
     assert coordinator.poll() is None, "its number came again: it is none of this job's"
 
