@@ -692,6 +692,16 @@ def test_a_state_that_the_environment_does_not_have_is_what_all_see() -> None:
 # ------------------------------------------------------------------------------------ VDN and QMIX
 
 
+def batch_of(cfg: Any, env: Any) -> dict[str, Any]:
+    """Six episodes, as a learner has them: each column with its views, a row on."""
+    actor, transitions, lengths, last = played(cfg, env, episodes=6)
+    made = actor.train_columns(transitions, lengths, last)
+    columns = {**transitions, **made.columns}
+    for view in made.views:
+        columns[view.name] = np.roll(columns[view.column], -1, axis=0)
+    return {name: torch.from_numpy(column) for name, column in columns.items()}
+
+
 def mixing(kind: str, **model: Any) -> tuple[Any, dict[str, torch.Tensor], TeamConfig]:
     """Returns a policy of the two-step game, a batch of it, and the settings."""
     own = {
@@ -701,12 +711,7 @@ def mixing(kind: str, **model: Any) -> tuple[Any, dict[str, torch.Tensor], TeamC
         "learn": {"loss": "mse"},
     }
     cfg = config(TwoStep(), policies={"all": own})
-    actor, transitions, lengths, last = played(cfg, TwoStep(), episodes=6)
-    made = actor.train_columns(transitions, lengths, last)
-    columns = {**transitions, **made.columns}
-    for view in made.views:
-        columns[view.name] = np.roll(columns[view.column], -1, axis=0)
-    batch = {name: torch.from_numpy(column) for name, column in columns.items()}
+    batch = batch_of(cfg, TwoStep())
     return policy(cfg, "learn")._policies["all"], batch, cfg
 
 
@@ -793,12 +798,7 @@ def test_players_learn_from_their_own_actions_where_the_policy_has_the_name_of_o
         names = ("hare", "hare_b", "fox")
 
     cfg = config(Named(), policies={"hare": {"type": "vdn"}, "fox": {"type": "vdn"}})
-    actor, transitions, lengths, last = played(cfg, Named(), episodes=6)
-    made = actor.train_columns(transitions, lengths, last)
-    columns = {**transitions, **made.columns}
-    for view in made.views:
-        columns[view.name] = np.roll(columns[view.column], -1, axis=0)
-    batch = {name: torch.from_numpy(column) for name, column in columns.items()}
+    batch = batch_of(cfg, Named())
     rows, _ = PolicyGroup("hare", cfg.policies["hare"], cfg).learner_batch(batch)
     own = [batch[f"action/{name}"] for name in ("hare", "hare_b")]
     assert not torch.equal(*own)
