@@ -277,6 +277,19 @@ def job_component(variables: Mapping[str, str]) -> int:
     return 0
 
 
+def has_misplaced_nodes(variables: Mapping[str, str]) -> bool:
+    """Returns whether Slurm's PMIx plugin counts this rank's node's tasks as another node's.
+
+    Slurm 22.05 lists the nodes of a heterogeneous job's step in order, and numbers them component
+    by component. Where these differ (a first component on node4, a second one on node1) the plugin
+    looks up a node's tasks at another node's place, and ranks that it has missed die in MPI_Init.
+    """
+    hosts = expand(variables.get("SLURM_STEP_NODELIST", ""))
+    place = count_in(variables, "SLURM_NODEID")
+    is_known = count_in(variables, "SLURM_HET_SIZE") > 1 and place < len(hosts)
+    return is_known and hosts[place] != variables.get("SLURMD_NODENAME")
+
+
 def visible_gpus(variables: Mapping[str, str], devices: Path = Path("/dev")) -> tuple[str, ...]:
     """Returns the GPUs that this process may use, as the scheduler or else the driver names them.
 

@@ -30,7 +30,7 @@ import traceback
 from types import TracebackType
 
 from hpcdi.errors import EXIT_REQUEUE, HpcdiError
-from hpcdi.run.environment import rank_of, step_of
+from hpcdi.run.environment import has_misplaced_nodes, rank_of, step_of
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.early import NOT_FOR_HANDLERS
 from hpcdi.utils.host import local_ranks
@@ -61,6 +61,10 @@ _STATES = {
 _AGAIN = (
     "The job ends: start it again (a batch script of hpcdi does so). If it happens again, check "
     "that host's memory (OOM), its Python and its file systems: hpcdi doctor"
+)
+_IN_ORDER = (
+    ". The nodes of this heterogeneous job's components are out of order, which Slurm's PMIx "
+    "plugin may not bear: ask for nodes in order, by an #SBATCH --nodelist for each component"
 )
 
 
@@ -174,7 +178,8 @@ class _Guard:
         if lock is None or (self._launcher and has_ended(self._launcher)):
             return  # another one acts, or has acted
         ranks = [*_ranks_below(self._launcher), self._rank]
-        sys.stderr.write(f"hpcdi: {reason}. {_AGAIN}\n")
+        why_not = _IN_ORDER if has_misplaced_nodes(os.environ) else ""
+        sys.stderr.write(f"hpcdi: {reason}. {_AGAIN}{why_not}\n")
         sys.stderr.flush()
         if end_mpirun(self._launcher):
             self._see_launcher_end()

@@ -17,6 +17,7 @@ from hpcdi.run.environment import (
     allocation,
     check_world_size,
     detect,
+    has_misplaced_nodes,
     job_component,
     local_rank_of,
     visible_gpus,
@@ -360,6 +361,18 @@ def test_components_of_a_heterogeneous_job(node: str, number: int) -> None:
     assert job_component({**SLURM, "SLURMD_NODENAME": node}) == 0
     assert job_component({}) == 0
     assert job_component({"SLURM_HET_SIZE": ""}) == 0
+
+
+@pytest.mark.parametrize(
+    ("hosts", "place", "is_misplaced"),
+    [("node[1,4]", 0, False), ("node[1,4]", 1, True), ("", 0, False)],
+)
+def test_components_whose_nodes_are_out_of_order(
+    hosts: str, place: int, is_misplaced: bool
+) -> None:
+    step = {"SLURM_STEP_NODELIST": hosts, "SLURM_NODEID": str(place), "SLURMD_NODENAME": "node1"}
+    assert has_misplaced_nodes({**step, "SLURM_HET_SIZE": "2"}) is is_misplaced
+    assert not has_misplaced_nodes(step), "one component"
 
 
 @pytest.mark.parametrize(
