@@ -243,21 +243,21 @@ def main() -> int:
     made.add_argument("--patience", type=float, default=300.0, metavar="S",
                       help="without progress, after which the run hangs")  # fmt: skip
     given = made.parse_args()
+    if given.quick:
+        made.set_defaults(minutes=1.0, iterations=3000)
+        given = made.parse_args()
     enter_playground()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leaves nothing behind
-    minutes, every_s, goal = given.minutes, given.every, given.iterations
-    if given.quick:
-        minutes, every_s, goal = 1.0, 20.0, 3000
     settings = [
         "-n", str(sum(SLOTS)), "policy.collect.collector.collector_num=3",
-        f"policy.other.commander.max_train_iter={goal}", f"seed={given.seed}",
+        f"policy.other.commander.max_train_iter={given.iterations}", f"seed={given.seed}",
         *given.settings,
     ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="hpcdi-chaos-") as folder:
         chaos = Chaos(Path(folder), settings, given.seed, given.patience, given.config)
         try:
-            chaos.go(given.kinds, minutes, every_s)
-            rows = rows_of(chaos, minutes)
+            chaos.go(given.kinds, given.minutes, given.every)
+            rows = rows_of(chaos, given.minutes)
         finally:
             if given.keep:
                 shutil.copytree(Path(folder), given.keep, symlinks=True)

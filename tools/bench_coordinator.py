@@ -64,7 +64,8 @@ def main() -> None:
     command_line.add_argument("--seconds", type=float, default=10, help="simulated")
     given = command_line.parse_args()
     if given.quick:
-        given.ranks, given.seconds = given.ranks[:2], 3
+        command_line.set_defaults(ranks=[64, 512], seconds=3)
+        given = command_line.parse_args()
     show(of_messages(2_000 if given.quick else 20_000), given.json)
     look_seldom_for_cycles()
     for ranks in given.ranks:

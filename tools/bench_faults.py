@@ -612,16 +612,18 @@ def main() -> int:
     parser.add_argument("--guests", type=int, metavar="N", help="kill N guests of one run instead")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     given = parser.parse_args()
+    if given.quick:
+        parser.set_defaults(kinds=QUICK, seeds=1)
+        given = parser.parse_args()
     if given.guests is not None:
         base = Path(given.keep or tempfile.mkdtemp(prefix="hpcdi-faults-"))
         rows = try_guests(given.guests, 0, base / "guests", given.patience)
         show(rows, given.json)
         return int(any(row.ok is False for row in rows))
-    kinds, seeds = (QUICK, 1) if given.quick else (given.kinds, given.seeds)
-    if any(KINDS[name].disk for name in kinds):
+    if any(KINDS[name].disk for name in given.kinds):
         enter_playground()
-    results = {name: Result() for name in kinds}
-    for seed in range(seeds):
+    results = {name: Result() for name in given.kinds}
+    for seed in range(given.seeds):
         for name, result in results.items():
             base = given.keep or tempfile.mkdtemp(prefix="hpcdi-faults-")
             folder, began = Path(base) / f"{name}-{seed}", time.monotonic()

@@ -82,13 +82,16 @@ def main() -> None:
     options.add_argument("--runs", nargs="*", default=list(RUNS), help="some of them")
     options.add_argument("--ranks", nargs="*", type=int, default=[3, 4, 8, 16, 24])
     chosen = options.parse_args()
+    if chosen.quick:
+        options.set_defaults(ranks=[4])
+        chosen = options.parse_args()
     sys.path.insert(0, str(TOOLS))  # for `slow_env`
     cores = len(os.sched_getaffinity(0))
     for run in chosen.runs:
         name, *overrides = RUNS[run]
         compiled, spaces = load_experiment(str(CONFIGS / f"{name}.yaml"), [*overrides, *ENDLESS])
         costs = measure(compiled.config, spaces, 5.0)
-        for ranks in [4] if chosen.quick else chosen.ranks:
+        for ranks in chosen.ranks:
             shown = forecast(
                 compiled.config, costs, row_size(compiled.config, spaces),
                 collectors=ranks - 2, learners=1, cores=cores,

@@ -82,7 +82,10 @@ def main() -> int:
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--steps", type=int, default=5000, help="updates of each")
     given = options.parse_args()
-    seeds = range(1 if given.quick else given.seeds)
+    if given.quick:
+        options.set_defaults(seeds=1)
+        given = options.parse_args()
+    seeds = range(given.seeds)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         run = Path(given.run or made(home / "data"))

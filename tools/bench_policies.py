@@ -38,7 +38,8 @@ def main() -> None:
     command_line.add_argument("--mb", type=float, default=0.15, help="of a policy")
     given = command_line.parse_args()
     if given.quick:
-        given.collectors = given.collectors[:2]
+        command_line.set_defaults(collectors=[64, 512])
+        given = command_line.parse_args()
     torch.set_num_threads(1)
     parameters = torch.rand(int(given.mb * 1e6 / 4))
     for count in given.collectors:

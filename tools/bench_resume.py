@@ -167,12 +167,14 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="3 kills, 5e4 rows")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     given = parser.parse_args()
-    kills, rows = (3, 50_000) if given.quick else (given.kills, given.rows)
+    if given.quick:
+        parser.set_defaults(kills=3, rows=50_000)
+        given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for name, part in (
-            ("kills", partial(kills_in_a_row, kills=kills)),
-            ("repeated", partial(repeated, kills=kills)),
-            ("large", partial(large, rows=rows)),
+            ("kills", partial(kills_in_a_row, kills=given.kills)),
+            ("repeated", partial(repeated, kills=given.kills)),
+            ("large", partial(large, rows=given.rows)),
         ):
             if given.only in (None, name):
                 show(part(Path(folder) / name), given.json)

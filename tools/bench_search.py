@@ -44,11 +44,12 @@ def main() -> None:
     command_line.add_argument("--jobs", type=int, default=2, help="at a time")
     command_line.add_argument("--simulated", action="store_true", help="no runs, see above")
     given = command_line.parse_args()
+    if given.quick:
+        command_line.set_defaults(seeds=1, trials=16)
+        given = command_line.parse_args()
     if given.simulated:
         _simulate(given.seeds, as_json=given.json)
         return
-    if given.quick:
-        given.seeds, given.trials = 1, 16
     best: dict[str, list[float]] = {"optuna": [], "random": []}
     mean: dict[str, list[float]] = {"optuna": [], "random": []}
     for seed in range(given.seeds):

@@ -100,8 +100,11 @@ def main() -> int:
     made = parser(__doc__)
     made.add_argument("--minutes", type=float, default=30.0)
     given = made.parse_args()
+    if given.quick:
+        made.set_defaults(minutes=0.5)
+        given = made.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        show(soak(Path(folder), 0.5 if given.quick else given.minutes), given.json)
+        show(soak(Path(folder), given.minutes), given.json)
     return 0
 
 

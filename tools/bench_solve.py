@@ -52,8 +52,10 @@ def main() -> None:
     command_line.add_argument("--peer", action="append", default=[], choices=sorted(PEERS))
     command_line.add_argument("override", nargs="*", help="settings, key=value")
     given = command_line.parse_args()
-    count = min(given.seeds, 2) if given.quick else given.seeds
-    seeds = range(given.first_seed, given.first_seed + count)
+    if given.quick:
+        command_line.set_defaults(seeds=2)
+        given = command_line.parse_args()
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
     runs = []
     for seed in seeds:
         run = solve([given.command, given.config], seed, given.override, 4 * given.goal_s)

@@ -52,7 +52,8 @@ def main() -> None:
     command_line.add_argument("--rounds", type=int, default=2)
     given = command_line.parse_args()
     if given.quick:
-        given.trials, given.steps, given.rounds, given.jobs = 4, 20_000, 1, [2, 4]
+        command_line.set_defaults(trials=4, steps=20_000, rounds=1, jobs=[2, 4])
+        given = command_line.parse_args()
     settings = (
         f"seed=0..{given.trials - 1}", "env.stop_value=1e9", "policy.eval.every=1e9 seconds",
         f"policy.learn.replay_ratio={given.replay_ratio:g}",

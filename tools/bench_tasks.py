@@ -107,9 +107,8 @@ def main() -> None:
     given = command_line.parse_args()
     if unknown := [name for name in given.task if name not in TASKS]:
         command_line.error(f"there is no task {', '.join(unknown)}; there are {', '.join(TASKS)}")
-    names = [QUICK] if given.quick else given.task or list(TASKS)
     ratios: list[float] = []
-    for name in names:
+    for name in given.task or ([QUICK] if given.quick else TASKS):
         task = TASKS[name]
         seconds: dict[str, list[float]] = {"serial": [], "train": [], "peer": []}
         for seed in range(given.seeds):

@@ -61,6 +61,8 @@ def play(layout: RunLayout, shown: Mapping[str, Any], options: argparse.Namespac
     with Arena(root, options, games, "main", random_share=share) as arena:
         sources = {name: arena.source(name) for name in names}
         pairs = list(itertools.combinations(names, 2))
+        # of more seats than two one player has one and the other the rest: each has its turn
+        turns = 1 if arena.players == 2 else 2
         if not options.json:
             drawn = f"{share:g} of the policies' moves at random" if share else "no move at random"
             going = (
@@ -68,11 +70,13 @@ def play(layout: RunLayout, shown: Mapping[str, Any], options: argparse.Namespac
             )
             print_lines([
                 f"{short(root)}: {len(pairs)} pairs of {len(names)} players, {arena.games} games "
-                f"each in all seats, {drawn}, seed {arena.seed}; main is of train "
+                f"each in all seats{', both ways round' * (turns > 1)}, {drawn}, seed "
+                f"{arena.seed}; main is of train "
                 f"iteration {arena.iteration}{going}"
             ])  # fmt: skip
-        for one, other in pairs:
-            results[one, other] = arena.play(sources[one], sources[other])
+        for pair in pairs:
+            for one, other in (pair, pair[::-1])[:turns]:
+                results[one, other] = arena.play(sources[one], sources[other])
     record: dict[str, Any] = {
         "env_steps": shown["env_steps"], "main_train_iter": arena.iteration, "seed": arena.seed,
         "random_share": share,
@@ -117,13 +121,19 @@ def check_files(layout: RunLayout, frozen: Iterable[str]) -> None:
 def _matrices(
     names: Sequence[str], results: Mapping[tuple[str, str], Result]
 ) -> tuple[Array, Array]:
-    """Returns scores and their standard errors, row against column; NaN against oneself."""
-    scores, errors = np.full((2, len(names), len(names)), np.nan)
+    """Returns scores and their standard errors, row against column; NaN against oneself.
+
+    Of a pair that has played both ways round, the mean of both.
+    """
+    scores, variances, counts = np.zeros((3, len(names), len(names)))
     for (one, other), result in results.items():
         i, j = names.index(one), names.index(other)
-        scores[i, j], scores[j, i] = result.score, 1 - result.score
-        errors[i, j] = errors[j, i] = result.std_error
-    return scores, errors
+        for at, score in (((i, j), result.score), ((j, i), 1 - result.score)):
+            scores[at] += score
+            variances[at] += result.std_error**2
+            counts[at] += 1
+    with np.errstate(invalid="ignore"):
+        return scores / counts, np.sqrt(variances) / counts
 
 
 def _strengths(names: Sequence[str], results: Mapping[tuple[str, str], Result]) -> Strengths:

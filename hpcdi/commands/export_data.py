@@ -365,11 +365,13 @@ class _ParquetFile(Closing):
 def _groups(tables: Iterable[Any]) -> Iterator[list[Any]]:
     """Yields tables together, so many that they are worth a row group."""
     group: list[Any] = []
+    rows = 0
     for table in tables:
         group.append(table)
-        if sum(map(len, group)) >= _ROWS_AT_A_TIME:
+        rows += len(table)
+        if rows >= _ROWS_AT_A_TIME:
             yield group
-            group = []
+            group, rows = [], 0
     if group:
         yield group
 

@@ -99,7 +99,7 @@ def lost_shards(layout: RunLayout) -> Iterator[str]:
 
 
 def lost_players(layout: RunLayout) -> Iterator[str]:
-    """Yields a line for each frozen player of a run that is a league whose policy is gone."""
+    """Yields a line if policies of frozen players are gone, of a run that is a league."""
     shown = read_json(layout.league_file)
     if not shown:
         return
@@ -111,4 +111,6 @@ def lost_players(layout: RunLayout) -> Iterator[str]:
     except (LookupError, TypeError) as error:
         yield f"{layout.league_file}: is damaged: {error!r}"
         return
-    yield from (f"{layout.root / file}: a frozen player of the league is gone" for file in gone)
+    if gone:
+        others = f", and {len(gone) - 1} more" if gone[1:] else ""
+        yield f"{layout.root / gone[0]}: a frozen player of the league is gone{others}"

@@ -38,12 +38,13 @@ first seat saw them. The last line says whether each copy is as strong as the on
 its uncertainty; copies have met main at different times, and each other with --cross-play alone.
 
 With --cross-play each pair of these players plays --games games in this process, without
-exploration and in all seats equally often; the main player by its latest policy, frozen ones by
-their files (the newest 40). It prints scores in percent with their standard errors, Elo by these
-games alone and whether it rises from copy to copy, and writes
-cross_play.json and cross_play.png into the run folder. Where neither the game nor the policies
-draw anything, two players repeat one game a seat, and that error is 0: --random 0.1 draws every
-tenth move of theirs, so that games differ.
+exploration and in all seats equally often (of more than two seats one player has one and the other
+the rest, then the reverse: twice as many games); the main player by its latest policy, frozen ones
+by their files (the newest 40). It prints scores in percent with their standard errors, Elo by these
+games alone and whether it rises from copy to copy, and writes cross_play.json and cross_play.png
+into the run folder. Where neither the game nor the policies draw anything, two players repeat one
+game a seat, and that error is 0: --random 0.1 draws every tenth move of theirs, so that games
+differ.
 
 With --exploitability, for zero-sum games of two players that are small (tic-tac-toe; not connect
 four): the exact best response to each policy, and to their average, which draws one of the frozen

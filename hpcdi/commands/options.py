@@ -92,14 +92,21 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", metavar="RUN|JOB", nargs="+", help="run folders, or Slurm job ids")
 
 
-def add_ranks(parser: argparse.ArgumentParser) -> None:
-    """Add the number of ranks, and the short settings of a run over ranks."""
+def add_ranks(parser: argparse.ArgumentParser, *, resumes: bool = False) -> None:
+    """Add the number of ranks, and the short settings of a run over ranks.
+
+    Args:
+        parser: of a command.
+        resumes: whether the command has ``--resume``.
+    """
+    of_resumed = "; with --resume: as many as the run had" if resumes else ""
     parser.add_argument(
         "-n",
         "--ranks",
         type=int,
         metavar="N",
-        help="number of ranks (default: 1 + learner_num + collector_num, or collector_max)",
+        help="number of ranks (default: 1 + learner_num + collector_num, or collector_max"
+        f"{of_resumed})",
     )
     add_short_settings(parser)
 
@@ -178,7 +185,7 @@ def parse_run(
     parser = make_parser(command, about, OF_A_RUN)
     add_experiment(parser, is_optional=True)
     if over_ranks:
-        add_ranks(parser)
+        add_ranks(parser, resumes=True)
     add_run_folder(parser)
     add_time_limit(parser)
     return request_of(parser.parse_intermixed_args(arguments))

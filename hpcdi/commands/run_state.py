@@ -348,16 +348,22 @@ def status_of(
     return status
 
 
-def end_of(run: Path) -> tuple[str, str]:
-    """Returns a run's state and the reason for it, without asking a queue.
+def end_of(
+    run: Path, ask: Callable[[str], QueueJob | None] = slurm_queue.nobody
+) -> tuple[str, str]:
+    """Returns a run's state and the reason for it.
 
-    They are what run.json says, but of a run that it says is running: as that one lives. The state
-    is "unknown" where there is no run.json.
+    They are what run.json says, but of a run that it says is running, or is to be resumed: as that
+    one lives. The state is "unknown" where there is no run.json.
+
+    Args:
+        run: the folder.
+        ask: returns a job of the queue; asked of a run that is not over alone.
     """
     facts = run_folder.read(run)
-    if facts.get("state") != "running":
+    if facts.get("state") != "running" and not _is_to_resume(facts):
         return str(facts.get("state", "unknown")), str(facts.get("reason", ""))
-    status = status_of(run, slurm_queue.nobody)
+    status = status_of(run, ask)
     return status.state, status.why
 
 

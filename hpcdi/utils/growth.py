@@ -19,18 +19,25 @@ _LEAST_SAMPLES, _MOST_SAMPLES = 6, 240
 class Memory:
     """Samples of what processes hold: steps that were made, and bytes that are resident.
 
-    Of a long life every other sample goes, again and again: they stay evenly spread.
+    Of a long life every second sample is kept, then every fourth, and so on, and the newest: they
+    stay evenly spread over all of it.
     """
 
     steps: list[int] = field(default_factory=list)
     n_bytes: list[int] = field(default_factory=list)
+    _count: int = 0
+    _every: int = 1
 
     def add(self, steps: int, n_bytes: int) -> None:
         """Add a sample."""
+        if (self._count - 1) % self._every:  # the last is only the newest
+            del self.steps[-1], self.n_bytes[-1]
         self.steps.append(steps)
         self.n_bytes.append(n_bytes)
+        self._count += 1
         if len(self.steps) > _MOST_SAMPLES:
             del self.steps[1::2], self.n_bytes[1::2]
+            self._every *= 2
 
     @property
     def tells(self) -> bool:

@@ -68,7 +68,7 @@ class Tracker(Protocol):
         ...
 
     def close(self, state: str) -> None:
-        """End it as the run has ended: "done", "failed", "stopped", or another word."""
+        """End it as the run has ended: "done", "failed", "dead", "stopped", or another word."""
         ...
 
     def where(self, shown: Callable[[Path], str]) -> str:
@@ -116,7 +116,7 @@ class WandbTracker:
 
     def close(self, state: str) -> None:
         """End it."""
-        self._run.finish(exit_code=int(state == "failed"))
+        self._run.finish(exit_code=int(state in ("failed", "dead")))
 
     def where(self, shown: Callable[[Path], str]) -> str:
         """Where it lies, and how to see it."""
@@ -175,7 +175,7 @@ class MlflowTracker:
 
     def close(self, state: str) -> None:
         """End it."""
-        ends = {"failed": "FAILED", "stopped": "KILLED"}
+        ends = {"failed": "FAILED", "dead": "FAILED", "stopped": "KILLED"}
         self._client.set_terminated(self._id, ends.get(state, "FINISHED"))
 
     def where(self, shown: Callable[[Path], str]) -> str:

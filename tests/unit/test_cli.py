@@ -60,6 +60,14 @@ def examples_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[lis
     return [line[line.index("hpcdi") + 1 :] for line in words]
 
 
+def test_help_says_how_many_ranks_a_resumed_run_has(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, resumes in (("train", True), ("plan", False)):
+        assert exits(command, "--help") == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "1 + learner_num + collector_num, or collector_max" in said
+        assert ("; with --resume: as many as the run had)" in said) is resumes
+
+
 def test_help_shows_the_way_through_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(example[0] for example in examples_of(capsys)) == sorted(COMMANDS)
     assert exits("--help") == 0

@@ -179,3 +179,8 @@ def test_a_frozen_player_that_is_gone(
     assert cli.main(["inspect", str(layout.root)]) == 1
     gone = layout.league_dir / "main_000001.safetensors"
     assert f"{gone}: a frozen player of the league is gone" in capsys.readouterr().err
+    players += [{"name": f"main_00000{n}", "role": "historical"} for n in range(2, 9)]
+    layout.league_file.write_text(json.dumps({"players": players}))
+    assert cli.main(["inspect", str(layout.root)]) == 1
+    said = capsys.readouterr().err
+    assert said == f"hpcdi inspect: {gone}: a frozen player of the league is gone, and 7 more\n"

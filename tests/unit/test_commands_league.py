@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete
 
 from fakes.videos import decode_mp4
 from hpcdi.cli import main
+from hpcdi.commands.cross_play import _matrices
 from hpcdi.commands.versus import Result, _env_num
 from hpcdi.config.league import LeagueConfig
 from hpcdi.config.load import dump
@@ -317,6 +318,19 @@ def test_the_error_of_a_score_is_that_within_seats() -> None:
     assert Result(np.array([3.0, 1, 2]), np.full((3, 1), 2.0), np.zeros(3)).counts == (1, 1, 1)
 
 
+def test_of_more_seats_than_two_the_score_of_a_pair_is_that_of_both_ways() -> None:
+    """Who is alone may win, whoever it is."""
+    seats = np.arange(8) % 4
+    alone = Result(np.ones(8), np.zeros((8, 3)), seats)
+    half = Result(np.array([1.0, 1, 1, 1, 0, 0, 0, 0]), np.full((8, 3), 0.5), seats)
+    scores, errors = _matrices(["a", "b"], {("a", "b"): alone, ("b", "a"): half})
+    np.testing.assert_allclose(scores, [[np.nan, 0.75], [0.25, np.nan]])
+    np.testing.assert_allclose(errors[0, 1], half.std_error / 2)
+    assert errors[1, 0] == errors[0, 1] > 0
+    scores, _ = _matrices(["a", "b"], {("a", "b"): alone})
+    np.testing.assert_allclose(scores, [[np.nan, 1.0], [0.0, np.nan]])
+
+
 class FirstWins:
     """A game of four players and one step: who sits first wins."""
 
@@ -358,6 +372,8 @@ def test_equal_players_have_half_of_the_points_however_many_seats_they_have(
     assert main(["league", str(root), "--cross-play", *games]) == 0
     said = json.loads(capsys.readouterr().out)
     assert all(pair.items() >= expected.items() for pair in said["pairs"])
+    ways = [("main", "main_000001"), ("main_000001", "main")]
+    assert [(pair["one"], pair["other"]) for pair in said["pairs"]] == ways
     assert len({round(elo, 6) for elo, _ in said["ratings"].values()}) == 1
 
 

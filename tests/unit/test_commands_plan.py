@@ -272,3 +272,15 @@ def test_a_buffer_that_does_not_fit_is_refused_with_numbers(
         assert len(does_not_fit(*experiment(*short))) == 1, "a ring that is no array of this host"
     lines = plan(*experiment(), 4)
     assert any(line.startswith("warning: policy.other.replay_buffer") for line in lines)
+
+
+def test_a_limit_of_steps_bounds_a_buffer_of_nothing_but_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short, spaces = experiment("policy.other.commander.max_env_step=1000")
+    steps = 1000 * row_size(short, spaces)
+    copied = replaced(short, {"policy.hindsight.goals": 3})
+    given = replaced(short, {"data": ("runs/another",)})
+    for free, fits in ((steps, [short]), (4 * steps, [short, copied])):
+        monkeypatch.setattr("hpcdi.run.sizes.free_bytes", lambda free=free: free)
+        assert [each for each in (short, copied, given) if not does_not_fit(each, spaces)] == fits

@@ -19,7 +19,7 @@ from hpcdi.commands.rehearse.alone import Budget, look
 from hpcdi.commands.rehearse.apart import apart, run_stage
 from hpcdi.commands.rehearse.as_a_run import play
 from hpcdi.commands.rehearse.checks import Facts, check_speed, findings
-from hpcdi.commands.rehearse.facts import Alone, AsARun, Stage
+from hpcdi.commands.rehearse.facts import Alone, AsARun, Numbers, Stage
 from hpcdi.errors import ConfigError
 from hpcdi.run.experiment import load_experiment
 from hpcdi.utils.growth import Memory
@@ -172,6 +172,25 @@ def test_memory_that_is_filled_once_is_no_leak() -> None:
         leak.add(100 * sample, 10**8 + sample * 10**5)
     assert leak.slope == pytest.approx(1_000)
     assert len(leak.steps) <= 241
+
+
+def test_a_slow_leak_is_seen_in_a_long_life() -> None:
+    leak = Memory()
+    for sample in range(20_000):
+        leak.add(100 * sample, 10**8 + sample * 1_000)
+    assert leak.slope == pytest.approx(10)
+    gaps = np.diff(leak.steps)
+    assert set(gaps[:-1]) == {12_800}, "evenly spread"
+    assert (leak.steps[-1], leak.n_bytes[-1]) == (1_999_900, 10**8 + 19_999_000), "the newest"
+
+
+def test_what_never_changes_has_no_deviation() -> None:
+    """Nor have numbers far from 0 another one than near it."""
+    seen, noise = Numbers.of(2), np.random.default_rng(0).normal(size=(20, 1000))
+    for part in noise:
+        seen.add(np.c_[np.full(1000, 0.1), 1e9 + part])
+    assert seen.deviation[0] == 0
+    assert seen.deviation[1] == pytest.approx(noise.std(), rel=1e-4)
 
 
 def test_a_collector_and_its_evaluation_are_played_as_a_run() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +17,9 @@ import pytest
 from hpcdi import cli
 from hpcdi.commands.report.charts import ticks
 from hpcdi.commands.report.statistics import band_of, improvement, iqm_of, mean_of
+from hpcdi.run import slurm_queue
+from hpcdi.run.slurm_queue import QueueJob
+from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import CurveFile, CurvePoint
 
 
@@ -228,6 +232,31 @@ def test_what_a_resumed_run_has_cost_is_of_all_its_starts(tmp_path: Path) -> Non
     words = words_of((tmp_path / "r.html").read_text())
     assert "2h00m 12 1.5 MiB" in words
     assert "dead: process None on None is gone" in words
+
+
+@pytest.mark.parametrize(
+    ("facts", "job", "said"),
+    [
+        ({"state": "running", "host": "n1", "pid": 7}, "PENDING", "pending: job 12 is PENDING"),
+        ({"state": "running", "host": "n1", "pid": 7}, "SUSPENDED", "job 12 is SUSPENDED"),
+        ({"state": "stopped", "exit_code": 85}, "PENDING", "pending: job 12 is PENDING"),
+        ({"state": "stopped", "exit_code": 130}, "RUNNING", "stopped: <solved>"),
+        ({"state": "done", "exit_code": 0}, "COMPLETING", "done: <solved>"),
+    ],
+)
+def test_a_run_whose_job_goes_on_is_not_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], job: str, said: str
+) -> None:
+    """It was dead, or stopped, where `status` knows better."""
+    run = make_run(tmp_path / "run", 0, 1, [], slurm={"SLURM_JOB_ID": "12"}, **facts)
+    lock = RunLayout(run).lock_file
+    lock.write_text(json.dumps({"host": "n1", "pid": 7}))
+    os.utime(lock, (0, 0))
+    monkeypatch.setattr(slurm_queue, "ask", lambda number: QueueJob(number, job))
+    assert cli.main(["report", str(run), "-o", str(tmp_path / "r.html")]) == 0
+    words = words_of((tmp_path / "r.html").read_text())
+    assert said in words
+    assert "dead" not in words
 
 
 def test_wrong_words(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

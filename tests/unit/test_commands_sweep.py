@@ -295,6 +295,16 @@ def test_the_area_of_an_offline_run_ends_at_its_train_iterations(tmp_path: Path)
     assert "best_env_steps" not in row
 
 
+def test_only_a_run_that_is_done_stays_as_good_to_its_limit(tmp_path: Path) -> None:
+    made = make_sweep(tmp_path / "s", "seed=0..3")
+    for index, state in enumerate(("done", "failed", "stopped")):
+        begin(made, index, state, limits={"env_steps": 400.0})
+        RunLayout(made.run_dir(index)).curves_file.write_text(
+            f"curve,step,time,value\n{SCORE},100,1.0,0.0\n{SCORE},200,2.0,10.0\n"
+        )
+    assert [row.get("area") for row in rows_of(*look(made))] == [6.25, 2.5, 2.5, None]
+
+
 @pytest.mark.parametrize(
     ("first", "config"),
     [("seed=0", ""), ("policy.other={commander: {offline_iterations: 0}}", "seed: 0")],

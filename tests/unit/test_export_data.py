@@ -175,6 +175,19 @@ def test_parquet_has_all_columns_of_a_run_that_was_resumed_with_others(
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_rows_of_short_episodes_are_counted_once() -> None:
+    counted = list[int]()
+
+    class Table(list[int]):
+        def __len__(self) -> int:
+            counted.append(1)
+            return super().__len__()
+
+    tables = [Table([7]) for _ in range(300)]
+    assert [len(group) for group in export_data._groups(tables)] == [300]
+    assert len(counted) == 300
+
+
 class OfVectors(CartPoleVectorEnv):
     """Has no single environments."""
 

@@ -15,7 +15,7 @@ import pytest
 from fakes.searchers import STEPS, Planted
 from hpcdi import cli
 from hpcdi.commands.batch_script import script_text
-from hpcdi.commands.run_state import status_of
+from hpcdi.commands.run_state import RunStatus, status_of
 from hpcdi.commands.status import steps
 from hpcdi.commands.sweep import here
 from hpcdi.commands.sweep.here import LocalRuns
@@ -193,8 +193,10 @@ def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 # ------------------------------------------------------------------------------------------ trials
 
 
-def make_trials(root: Path, space: str, trials: int = 3, worker: str = "") -> Trials:
-    search = Search("random", dimensions_of([space]), trials, "best", True, 0)
+def make_trials(
+    root: Path, space: str, trials: int = 3, worker: str = "", score: str = "best"
+) -> Trials:
+    search = Search("random", dimensions_of([space]), trials, score, True, 0)
     made, experiment = make_search(HILL, [], None, search, None, serial=True)
     made = type(made)(**{**vars(made), "root": root})
     if not made.manifest.exists():
@@ -239,6 +241,96 @@ def test_a_trial_that_is_refused_at_its_start_has_failed(
     assert {record["state"] for record in records} == {FAILED}
     assert records[1]["why"].endswith("s/output/001.out")
     assert not trial_file(tmp_path / "s", 3).exists(), "more would be in vain"
+
+
+def ended_run(root: Path, number: int, state: str) -> RunStatus:
+    """A trial's run that has ended, with evaluations of 0 at step 100 and of 10 at step 200."""
+    layout = run_folder.claim(root / f"{number:03d}", {"exp_name": "x"}, [], mpi="none")
+    with CurveFile(layout.curves_file) as curves:
+        curves.add_scalar("curves/evaluation_return", 0.0, 100)
+        curves.add_scalar("curves/evaluation_return", 10.0, 200)
+    run_folder.end(layout, state, "so it is", 0 if state == "done" else 85, {})
+    return status_of(layout.root, slurm_queue.nobody)
+
+
+def test_a_trial_that_ended_while_its_sweep_was_dead_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "s"
+    assert make_trials(root, "env.kwargs.y=int(0,15)", 1).more([]) == [0]
+    ended_run(root, 0, "done")
+    monkeypatch.setattr(here, "command_of", lambda *_: [sys.executable, "-c", ""])  # it is done
+    assert cli.main(["sweep", "resume", str(root), "--local"]) == 0
+    record = read_trial(root, 0)
+    assert (record["state"], record["score"]) == ("done", 10.0)
+
+
+def test_trials_of_a_packed_search_that_is_resumed_run_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What has begun and is not over counts."""
+    root = tmp_path / "s"
+    trials = make_trials(root, "env.kwargs.y=int(0,15)", 3)
+    assert [trials.more([]) for _ in range(3)] == [[0], [1], [2]]
+    ended_run(root, 0, "stopped")
+    monkeypatch.setattr(here, "command_of", lambda *_: [sys.executable, "-c", "exit(1)"])
+    cli.main(["sweep", "resume", str(root), "--pack", "--local", "--jobs", "2"])
+    assert capsys.readouterr().out.startswith("2 of 3 runs at a time\n")
+
+
+def test_a_search_that_the_end_of_its_job_has_cut_is_requeued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "s"
+    trials = make_trials(root, "env.kwargs.y=int(0,15)", 2)
+    assert trials.more([]) == [0]
+    trials.ended(0, ended_run(root, 0, "done"), is_refused=False)
+    monkeypatch.setattr(here, "job_end", lambda _variables, now: now + 60.0)
+    assert LocalRuns(root, trials, [None]).run() == 85
+    assert "runs to come are not done; to go on, type" in capsys.readouterr().err
+    assert trials.more([]) == [1], "it was left to the next job"
+    trials.ended(1, ended_run(root, 1, "done"), is_refused=False)
+    assert LocalRuns(root, trials, [None]).run() == 0, "there are no more"
+
+
+def test_what_another_task_has_begun_is_not_left_by_this_one(tmp_path: Path) -> None:
+    """Whose exit code was 1 until the other's run had a folder."""
+    space = "env.kwargs.y=int(0,15)"
+    first, second = (make_trials(tmp_path, space, 2, worker) for worker in "01")
+    assert [first.more([]), second.more([])] == [[0], [1]]
+    first.ended(0, ended_run(tmp_path, 0, "done"), is_refused=False)
+    assert LocalRuns(tmp_path, first, [None]).run() == 0
+    assert make_trials(tmp_path, space, 2, "0")._unfinished == []
+
+
+class Strict(RandomSearcher):
+    """Ends each trial at each interval."""
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        with (self.folder / "heard.txt").open("a") as file:
+            file.write(f"{step} {value}\n")
+        return True
+
+
+def test_a_trial_that_is_done_is_reported_to_its_end(tmp_path: Path) -> None:
+    """Though it would have been pruned: others are compared with it."""
+    make_trials(tmp_path, "env.kwargs.y=int(0,15)", 1)
+    trials = Trials(tmp_path, "", Strict(dimensions_of(["env.kwargs.y=int(0,15)"]), 0, tmp_path))
+    assert trials.more([]) == [0]
+    assert trials.ended(0, ended_run(tmp_path, 0, "done"), is_refused=False)
+    heard = [line.split() for line in (tmp_path / "heard.txt").read_text().splitlines()]
+    assert [int(step) for step, _ in heard] == list(range(32, 321, 32))
+    assert [float(value) for _, value in heard[-4:]] == [10.0] * 4
+
+
+def test_a_trial_that_was_pruned_is_not_as_good_to_the_limit(tmp_path: Path) -> None:
+    trials = make_trials(tmp_path, "env.kwargs.y=int(0,15)", 2, score="area")
+    assert [trials.more([]), trials.more([])] == [[0], [1]]
+    trials._pruned.add(0)
+    trials.ended(0, ended_run(tmp_path, 0, "stopped"), is_refused=False)
+    trials.ended(1, ended_run(tmp_path, 1, "done"), is_refused=False)
+    scores = [read_trial(tmp_path, number)["score"] for number in range(2)]
+    assert scores == [2.5, (500 + 1200) / 320]
 
 
 def test_the_ends_of_a_space_are_checked_first(

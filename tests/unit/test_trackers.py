@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import platform
 import subprocess
 import sys
 import zlib
@@ -57,6 +58,26 @@ def test_mlflow_reads_the_curves_and_the_settings(
     points = client.get_metric_history(made.info.run_id, "curves/return")
     assert [str(point.value) for point in points] == [str(value) for value in POINTS.values()]
     assert [point.step for point in points] == list(POINTS)
+
+
+@needs("mlflow")
+@pytest.mark.parametrize(
+    ("state", "expected"), [("dead", "FAILED"), ("stopped", "KILLED"), ("done", "FINISHED")]
+)
+def test_mlflow_knows_how_a_run_has_ended(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, expected: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    import mlflow
+
+    process = {"host": platform.node(), "pid": 2**22}  # numbers of processes are below this
+    facts = {"state": "running", "processes": [process]} if state == "dead" else {"state": state}
+    RunLayout(run).run_file.write_text(json.dumps(facts))
+    assert main([str(run), "--to", "mlflow", "-o", str(tmp_path / "out")]) == 0
+    client = mlflow.MlflowClient((tmp_path / "out" / "mlruns").as_uri())
+    (made,) = client.search_runs([client.get_experiment_by_name("poles").experiment_id])
+    assert made.info.status == expected
 
 
 @needs("wandb")

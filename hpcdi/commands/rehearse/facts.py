@@ -93,13 +93,14 @@ class Numbers:
     """The values of one column, over everything that was seen of it; each [components].
 
     Attributes:
-        low, high, total, squares: of the finite ones.
+        low, high, mean: of the finite ones.
+        squares: sum of their squared distances to the mean.
         count: how many rows.
     """
 
     low: Array
     high: Array
-    total: Array
+    mean: Array
     squares: Array
     count: int = 0
 
@@ -109,22 +110,23 @@ class Numbers:
         return cls(np.full(size, np.inf), np.full(size, -np.inf), np.zeros(size), np.zeros(size))
 
     def add(self, rows: Array) -> None:
-        """Add rows, [rows, ...]."""
+        """Add rows, [rows, ...] (Chan, Golub and LeVeque 1983, eq. 2.1)."""
         values = rows.reshape(len(rows), -1).astype(np.float64)
         values = values[np.isfinite(values).all(axis=1)]
         if not len(values):
             return
         np.minimum(self.low, values.min(axis=0), out=self.low)
         np.maximum(self.high, values.max(axis=0), out=self.high)
-        self.total += values.sum(axis=0)
-        self.squares += np.square(values).sum(axis=0)
+        mean = values[0] + (values - values[0]).mean(axis=0)  # of equal ones exactly their value
+        away, share = mean - self.mean, len(values) / (self.count + len(values))
+        self.squares += np.square(values - mean).sum(axis=0) + self.count * share * away**2
+        self.mean += share * away
         self.count += len(values)
 
     @property
     def deviation(self) -> Array:
-        """Standard deviation of each component."""
-        mean = self.total / max(1, self.count)
-        deviation: Array = np.sqrt(np.maximum(0.0, self.squares / max(1, self.count) - mean**2))
+        """Standard deviation of each component; exactly 0 of one that never changes."""
+        deviation: Array = np.sqrt(self.squares / max(1, self.count))
         return deviation
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcdi.commands.run_state import axis_of, end_of, read_progress, settings_of
 from hpcdi.dataclass import dataclass
-from hpcdi.run import resume, run_folder
+from hpcdi.run import resume, run_folder, slurm_queue
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import CurvePoint, read_curves
 from hpcdi.utils.metrics import counted
@@ -33,7 +33,6 @@ class Run:
         progress: status.json, likewise.
         settings: of config.yaml, by dotted name; empty where it cannot be read.
         curves: tag -> points.
-        end: its state, and the reason for it, see `end_of`.
     """
 
     folder: Path
@@ -41,7 +40,6 @@ class Run:
     progress: Mapping[str, Any]
     settings: Mapping[str, Any]
     curves: Mapping[str, Sequence[CurvePoint]]
-    end: tuple[str, str]
 
     @property
     def name(self) -> str:
@@ -64,6 +62,11 @@ class Run:
         """The highest mean return of its evaluations; NaN before one."""
         values = [p.value for p in self.curves.get(SCORE, ()) if math.isfinite(p.value)]
         return max(values, default=math.nan)
+
+    @cached_property
+    def end(self) -> tuple[str, str]:
+        """Its state, and the reason for it, by its folder and the queue, see `end_of`."""
+        return end_of(self.folder, slurm_queue.ask)
 
     @cached_property
     def spent(self) -> Mapping[str, float]:
@@ -121,7 +124,6 @@ def read_run(folder: Path) -> Run:
         read_progress(layout),
         settings_of(layout),
         read_curves(layout.curve_files()),
-        end_of(folder),
     )
 
 

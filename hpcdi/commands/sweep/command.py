@@ -247,20 +247,23 @@ def search_of(sweep: Sweep) -> Search:
 
 
 def _resume_search(sweep: Sweep, options: argparse.Namespace) -> int:
-    """Go on with a search: trials that are not over, then new ones."""
+    """Go on with a search: trials that are not over, then new ones.
+
+    Args:
+        sweep: as its folder has it: a trial whose run has ended is not over until it has its score.
+        options: of the command line.
+    """
     if getattr(options, "index", None):
         raise LaunchError("--index: the trials of a search continue together")
     _choose_place(options)
     _is_its_job(sweep, os.environ.get("SLURM_ARRAY_JOB_ID", os.environ.get("SLURM_JOB_ID")))
     if options.dry_run:
         return _print_search(sweep, resources_of(sweep), options)
-    now, _ = look(sweep)
-    if len(now.elements) >= search_of(sweep).trials and not to_start(now):
-        over = [element for element in now.elements if element.state != RUNNING]
-        if len(over) == len(now.elements):
-            print_lines(_summary(sweep))
-            print_lines([f"all {len(over)} trials are over; for more: --trials {2 * len(over)}"])
-            return EXIT_DONE
+    over = _over(sweep)
+    if over == len(sweep.elements) >= search_of(sweep).trials:
+        print_lines(_summary(sweep))
+        print_lines([f"all {over} trials are over; for more: --trials {2 * over}"])
+        return EXIT_DONE
     _check_job(sweep, resources_of(sweep), options)
     return _run_search(sweep, options)
 
@@ -271,7 +274,7 @@ def _run_search(sweep: Sweep, options: argparse.Namespace) -> int:
         sweep = replace(sweep, parallel=_tasks(sweep, options))
         hand_out(sweep.root, sweep.parallel)
         return _submit(sweep, [], options)
-    left = max(1, search.trials - sum(e.state != RUNNING for e in sweep.elements))
+    left = max(1, search.trials - _over(sweep))
     worker = "" if options.local else os.environ.get("SLURM_ARRAY_TASK_ID", "")
     if worker and search.searcher not in ("optuna", "random"):
         raise LaunchError("a searcher of your own is in one process: --local or --pack")
@@ -285,6 +288,11 @@ def _run_search(sweep: Sweep, options: argparse.Namespace) -> int:
     print_lines(_summary(sweep))
     states = {element.state for element in read(sweep.root).elements}
     return EXIT_FAILED if code == EXIT_DONE and states == {FAILED} else code
+
+
+def _over(sweep: Sweep) -> int:
+    """Returns how many trials of a search are over, as its folder has them."""
+    return sum(element.state != RUNNING for element in sweep.elements)
 
 
 def _summary(sweep: Sweep) -> list[str]:
@@ -319,11 +327,10 @@ def _resume(arguments: Sequence[str]) -> int:
     _add_where(parser)
     options = parser.parse_args(arguments)
     sweep = read(Path(options.folder))
-    if sweep.search is None:
-        _check_where(parser, options, is_population=sweep.population is not None)
-    sweep, _ = look(sweep)
     if sweep.search is not None:
         return _resume_search(sweep, options)
+    _check_where(parser, options, is_population=sweep.population is not None)
+    sweep, _ = look(sweep)
     if options.index and sweep.population is not None:
         raise LaunchError("--index: the runs of a population continue together")
     if options.array_parallelism:

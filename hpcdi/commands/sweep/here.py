@@ -61,6 +61,13 @@ class Supply(Protocol):
     def more(self, running: Sequence[int]) -> Sequence[int]:
         """Returns runs to start; asked where there is room for one, and none waits."""
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there are runs to start that the sweep itself does not name yet."""
+
+    def owns(self, index: int) -> bool:
+        """Returns whether a run of the sweep is started here, and by no other process."""
+
     def early(self, running: Sequence[int]) -> Sequence[int]:
         """Returns runs that are to end now, each once."""
 
@@ -87,6 +94,16 @@ class Rounds(Supply):
     def more(self, running: Sequence[int]) -> Sequence[int]:
         """See `Supply.more`."""
         return () if running else next(self._rounds, ())
+
+    @property
+    def has_more(self) -> bool:
+        """False: the sweep names all of them."""
+        return False
+
+    def owns(self, index: int) -> bool:
+        """Returns True."""
+        del index
+        return True
 
     def early(self, running: Sequence[int]) -> Sequence[int]:
         """Returns none."""
@@ -265,16 +282,18 @@ class LocalRuns:
                 started.process.wait()
         sweep, _ = look(self._sweep)
         # to_start takes those whose folder a lost host still holds for another process's
-        waiting = sorted({*to_start(sweep), *self._not_done, *self._waiting})
-        if waiting:
+        own = filter(self._supply.owns, to_start(sweep))
+        waiting = sorted({*own, *self._not_done, *self._waiting})
+        is_cut = not self._may_start and self._supply.has_more
+        if waiting or is_cut:
             names = ", ".join(map(str, waiting))
-            runs = f"run {names} is" if len(waiting) == 1 else f"runs {names} are"
+            runs = f"run {names} is" if len(waiting) == 1 else f"runs {names or 'to come'} are"
             sys.stderr.write(
                 f"hpcdi sweep: {runs} not done; to go on, type\n  {sweep.command_to_resume}\n"
             )
         if self._end_signal is not None:
             return self._exit_codes[signal.Signals(self._end_signal)]
-        if waiting:
+        if waiting or is_cut:
             return EXIT_FAILED if self._may_start and not self._has_machine_failed else EXIT_REQUEUE
         return EXIT_DONE
 

@@ -72,7 +72,8 @@ def _results(status: RunStatus, *, is_offline: bool) -> dict[str, Any]:
             row[f"{name}_{steps}"] = evaluation[of_evaluation]
     points = points_of(status.layout)
     if points:
-        limit = progress.get("limits", {}).get(steps) or math.inf
+        # one that was solved before its limit stays as good as it was; what has failed does not
+        limit = (status.state == "done" and progress.get("limits", {}).get(steps)) or math.inf
         row["area"] = SCORES["area"](points, float(limit))
     return row
 

@@ -35,7 +35,6 @@ from hpcdi.commands.sweep.runs import (
     Search,
     Sweep,
     decides_origin,
-    look,
     make,
     read,
     read_trial,
@@ -271,7 +270,7 @@ class Trials:
     """
 
     def __init__(self, root: Path, worker: str, searcher: Searcher) -> None:
-        sweep, _ = look(read(root))
+        sweep = read(root)
         if sweep.search is None:
             raise LaunchError(f"{root} holds no search")
         self._root, self._worker, self._searcher = root, worker, searcher
@@ -286,7 +285,7 @@ class Trials:
             record = read_trial(root, element.index)
             if record.get("state", RUNNING) != RUNNING:
                 self._tell(element.index, record)
-            elif record.get("worker", "") == worker or not worker:
+            elif self.owns(element.index):
                 self._unfinished.append(element.index)
 
     # ------------------------------------------------------------------------------- their start
@@ -302,6 +301,16 @@ class Trials:
             if self._prepare(taken):
                 return [taken]
         return []
+
+    @property
+    def has_more(self) -> bool:
+        """See `Supply.has_more`."""
+        is_left = bool(self._unfinished) or len(read(self._root).elements) < self._search.trials
+        return is_left and not self._all_failed
+
+    def owns(self, index: int) -> bool:
+        """Returns whether a trial is this task's, where several search together."""
+        return self._worker in ("", read_trial(self._root, index).get("worker", ""))
 
     def _take(self) -> int | None:
         """Returns a trial that nobody else has; None: there are enough."""
@@ -393,13 +402,16 @@ class Trials:
                 return True
             limit = self._search.limit
             # a run that was solved before the limit stays as good as it was until there
-            self._report(number, limit if math.isfinite(limit) else points[-1][0])
+            end = limit if math.isfinite(limit) else points[-1][0]
+            while self._report(number, end):
+                pass  # it is over; others are compared with it at every interval
             score = self._search.score_of(points)
             self._end(number, record, "done", score, status.why)
             return True
         if number in self._pruned:
             points = points_of(status.layout) if status is not None else []
-            value = self._search.score_of(points) if points else None
+            seen = replace(self._search, limit=math.inf)  # it might have become better, or worse
+            value = seen.score_of(points) if points else None
             self._end(number, record, PRUNED, value, "worse than the others at that step")
             return True
         if status is not None and status.state == "failed":
