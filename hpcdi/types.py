@@ -467,6 +467,9 @@ class Lockstep:
     policy_version: int
     """The exact policy to act with."""
     begins_anew: bool
+    start: int = 0
+    """Of a deterministic run: the last start, by its number, that did not repeat the one before:
+    it draws numbers of its own."""
 
 
 class ScalarWriter(Protocol):

@@ -522,7 +522,11 @@ class PolicyConfig(ComponentConfig):
         """Transitions before learning begins."""
         buffer = self.other.replay_buffer
         items = buffer.min_fill if isinstance(buffer, AdvancedBufferConfig) else 0
-        return max(self.random_collect_size, (items - 1) * self.sequence.stride + 1)
+        length = self.collect.n_sample
+        rule = dataclasses.replace(self.sequence, burn_in=self.burn_in, item_len=length)
+        # of an item's rows one is no transition
+        apart = max(rule.stride, rule.apart * length / (length + 1))
+        return max(self.random_collect_size, int((items - 1) * apart) + 1)
 
     @property
     def replay_ratio(self) -> float | None:

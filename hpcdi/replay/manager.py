@@ -120,7 +120,7 @@ class ReplayManager:
         orders = self._restore()
         published, self._published = self._published, {}
         for ready in [*published.values(), *self._early.take_all()]:
-            orders += self.assign(ready)
+            orders += self.assign(ready, is_read_again=ready.block_id in self._counted)
         stored, self._stored_early = self._stored_early, []
         for block in stored:
             self.stored(block)
@@ -130,7 +130,8 @@ class ReplayManager:
         """Restore a snapshot's partitions, if there are as many learners with as large buffers.
 
         Otherwise its blocks are distributed like new ones: their items have the largest priority
-        again, and importance weights are annealed on.
+        again, and importance weights are annealed on. Either way they are read before anything is
+        drawn.
 
         Returns orders to read blocks, by learner rank.
         """
@@ -162,7 +163,7 @@ class ReplayManager:
     def _note_counted(self, states: Mapping[str, Any]) -> None:
         """Note the blocks that learners had read before a restart, and are given anew."""
         read = (b["path"] for s in states.values() for b in s["blocks"] if b["end_id"] >= 0)
-        self._counted = {self._published[p].block_id for p in read if p in self._published}
+        self._counted |= {self._published[p].block_id for p in read if p in self._published}
 
     def lose(self, rank: int) -> list[tuple[int, AdmitBlock]]:
         """Hand a dead learner's blocks to the others; returns orders to read them, by rank.
@@ -195,14 +196,22 @@ class ReplayManager:
 
     # ------------------------------------------------------------------------------- data
 
-    def assign(self, ready: BlockReady) -> list[tuple[int, AdmitBlock]]:
-        """Give a block to the learner with the least load; without learners it waits."""
+    def assign(
+        self, ready: BlockReady, *, is_read_again: bool = False
+    ) -> list[tuple[int, AdmitBlock]]:
+        """Give a block to the learner with the least load; without learners it waits.
+
+        Args:
+            ready: the block.
+            is_read_again: it was read before a restart, see `Backlog.must_read`.
+        """
         parts = self.partitions
         if not parts or ready.block_id in self._early.cut:
             self._early.add(ready)
             return []
         rank = min(parts, key=lambda rank: parts[rank].load)
-        return [(rank, order) for order in parts[rank].offer(ready)]
+        orders = parts[rank].offer(ready, must_read=is_read_again)
+        return [(rank, order) for order in orders]
 
     def take_given(self, ready: BlockReady) -> None:
         """Take a block of given data before learners start, see `open`; the backlog drops none."""
@@ -356,6 +365,7 @@ class ReplayManager:
             "drawn": self._restored_drawn + self.samples_drawn(),
             "admitted": self.items_admitted,
             "steps": self.steps_admitted,
+            "counted": sorted(self._counted),
         }
 
     def load_state_dict(
@@ -377,6 +387,8 @@ class ReplayManager:
         self._published = dict(published or {})
         if not self._partition_class.is_replay:
             self._freed, self._published = [*self._published], {}
+        here = {ready.block_id for ready in self._published.values()}
+        self._counted = here.intersection(state.get("counted", ()))
 
 
 def blocks_of(state: Mapping[str, Any]) -> list[str]:

@@ -144,7 +144,7 @@ class Backlog:
         """Returns whether a block, or a piece of it, waits."""
         return any(ready.block_id == block_id for ready, _ in self._waiting)
 
-    def add(self, ready: BlockReady) -> None:
+    def add(self, ready: BlockReady, *, must_read: bool = False) -> None:
         """Append a block; drops the oldest where there are too many items."""
         if ready.block_id in self.cut:
             return
@@ -152,7 +152,7 @@ class Backlog:
         self._waiting.append((ready, items))
         self.offered += ready.shard.rows
         self.items += items
-        if collector_of(ready.block_id) == GIVEN:
+        if must_read or collector_of(ready.block_id) == GIVEN:
             self.must_read.add(ready.block_id)
         while self.items > self._limit and len(self._waiting) > 1:
             oldest, items = self._waiting.popleft()
@@ -284,9 +284,9 @@ class Partition:
 
     # ------------------------------------------------------------------------------- blocks
 
-    def offer(self, ready: BlockReady) -> list[AdmitBlock]:
+    def offer(self, ready: BlockReady, *, must_read: bool = False) -> list[AdmitBlock]:
         """Take a published block; returns what the learner should read now."""
-        self.backlog.add(ready)
+        self.backlog.add(ready, must_read=must_read)
         for block_id in self.backlog.cut & self._stored.keys():
             stored = self._stored.pop(block_id)
             if not self.stored(stored):
@@ -331,7 +331,8 @@ class Partition:
         block = self._placed.pop(block_id, None)
         if block is None:  # a restart did not find it
             return
-        self.buffer.evict(block.end_id)
+        # its own items alone: of a block that was read late, younger ones lie below
+        self.buffer.evict(block.end_id, block.first_id)
         if not block.ready.is_open:  # an open block has no path: `ReplayManager.stored` frees it
             self._freed.append(block.ready.shard.path)
 

@@ -150,13 +150,14 @@ def task_seed(rank_seed: np.random.SeedSequence, task: CollectTask) -> np.random
     the same on every rank.
 
     Args:
-        rank_seed: of the rank.
+        rank_seed: of the rank; in a deterministic run that which it had at the first start.
         task: its first one.
     """
     if task.lockstep is None:
         return rank_seed.spawn(1)[0]
-    spawn_key = rank_seed.spawn_key[:1] if task.eval_flag else rank_seed.spawn_key
-    key = (*spawn_key, task.lockstep.round, int(task.eval_flag))
+    spawn_key, start = rank_seed.spawn_key, task.lockstep.start
+    place = spawn_key[:1] if task.eval_flag else spawn_key
+    key = (*place, *[start] * (start > 0), task.lockstep.round, int(task.eval_flag))
     return np.random.SeedSequence(rank_seed.entropy, spawn_key=key)
 
 

@@ -211,9 +211,14 @@ class NewestPolicies:
         self._looked: dict[int, float] = {}
 
     def answer(self, rank: int, request: PolicyRequest) -> PolicyUpdate | None:
-        """Returns the policy of a learner's file; None where it has none that is newer yet."""
+        """Returns the policy of a learner's file, or the answer `at_once` that none is newer.
+
+        None: there is no answer yet; it is asked again.
+        """
         from hpcdi.store.policies import read_policy
 
+        have, player = request.have_version, request.player
+        none_newer = PolicyUpdate.of(have, b"", player) if request.at_once else None
         now = time.monotonic()
         if now - self._looked.get(rank, float("-inf")) < _POLICY_LOOK_S:
             return None
@@ -221,15 +226,15 @@ class NewestPolicies:
         try:
             state = self._files[rank].stat()
             stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
-            if stamp == self._seen.get(rank) and request.have_version >= 0:
-                return None
+            if stamp == self._seen.get(rank) and have >= 0:
+                return none_newer
             image = read_policy(self._files[rank])
         except (OSError, StoreError):  # none is written yet, or it is being replaced
             return None
         self._seen[rank] = stamp
-        if image.version <= request.have_version:
-            return None
-        return PolicyUpdate.of(image.version, image.data, request.player)
+        if image.version <= have:
+            return none_newer
+        return PolicyUpdate.of(image.version, image.data, player)
 
 
 def _say(line: str) -> None:

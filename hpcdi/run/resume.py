@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 import shutil
@@ -504,10 +505,12 @@ def take_up(config: ExperimentConfig, layout: RunLayout) -> Resumed | None:
         StoreError: no snapshot is whole, or it cannot be read; there are no such data, or they do
             not fit the policy, or the present settings of a run that is resumed.
     """
+    run = run_folder.load(layout.root)
     resumed = read_newest(
         layout,
-        same=repeats_as(config, len(run_folder.load(layout.root).get("placement", []))),
+        same=repeats_as(config, len(run.get("placement", []))),
         over_iterations=offline_iterations(config) > 0,
+        start=int(run.get("restarts", 0)),
     )
     if config.data:
         from hpcdi.run import given  # with it gymnasium
@@ -520,7 +523,7 @@ def take_up(config: ExperimentConfig, layout: RunLayout) -> Resumed | None:
 
 
 def read_newest(
-    layout: RunLayout, *, same: str = "", over_iterations: bool = False
+    layout: RunLayout, *, same: str = "", over_iterations: bool = False, start: int = 0
 ) -> Resumed | None:
     """Read the newest snapshot of a run, before anything is written; None without a snapshot.
 
@@ -531,6 +534,7 @@ def read_newest(
         same: see `repeats_as`: where the snapshot has the same, the run will repeat what came
             after it, see `resume_from`.
         over_iterations: curves are drawn over train iterations.
+        start: how often the run has been resumed, this time included, see `Lockstep.start`.
 
     Raises:
         StoreError: no snapshot is whole, or it cannot be read.
@@ -545,6 +549,9 @@ def read_newest(
     facts = snapshot.facts
     repeats = bool(same) and facts.get("repeats_as") == same
     resumed = resume_from(layout, snapshot, repeats=repeats)
+    if not repeats:  # rounds after it were played, and count: none is played again with their seeds
+        plan = {**resumed.state.get("plan", {}), "start": start}
+        resumed = dataclasses.replace(resumed, state={**resumed.state, "plan": plan})
     train_iter = facts["train_iter"]
     env_steps = {name: int(group["env_steps"]) for name, group in resumed.state["groups"].items()}
     of_players = resumed.iterations if over_iterations else env_steps

@@ -106,7 +106,7 @@ def serial(
             title = f"{config.exp_name}, one process with {envs}{again}"
             for line in run_folder.opening(title, layout, ends):
                 say(line)
-            return _train(config, layout, restarts, flag.take, ends_at)
+            return _train(config, layout, mode, restarts, flag.take, ends_at)
         finally:
             close_log()
 
@@ -114,6 +114,7 @@ def serial(
 def _train(
     config: ExperimentConfig,
     layout: RunLayout,
+    mode: resume.StartMode,
     restarts: int,
     take_signal: Callable[[], StopRequest | None],
     ends_at: float,
@@ -141,7 +142,8 @@ def _train(
     except BaseException as error:
         has_begun = run is not None and run.has_begun
         is_of_files = isinstance(error, StoreError | OSError)
-        if restarts and is_of_files and not has_begun:  # nothing has changed
+        is_resumed = mode is resume.StartMode.RESUME
+        if is_resumed and is_of_files and not has_begun:  # nothing has changed
             run_folder.leave(layout)
             raise
         LOGGER.info("the run failed", exc_info=True)
@@ -253,7 +255,7 @@ class LocalRun(Closing):
         self._take_back()
 
     def _take_back(self) -> None:
-        """Count what was announced, and then found no room on the disk, no longer."""
+        """Count what was announced, and then was not written to the disk, no longer."""
         for lost in self.collector.take_lost():
             group = self.coordinator.groups.of(lost)
             group.env_steps -= lost.env_steps
@@ -282,6 +284,7 @@ class LocalRun(Closing):
             stack.callback(self.coordinator.close)
             for worker in reversed(self._workers):
                 stack.callback(worker.close)
+            stack.callback(self._take_back)
             self.collector.release()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hpcdi.config.env import ChildConfig
-from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
+from hpcdi.config.policy import HindsightConfig, PolicyConfig, TorchPolicyConfig
 from hpcdi.config.schema import ExperimentConfig, learners_of
 from hpcdi.config.team import TeamConfig
 from hpcdi.env.child_process import OPEN_FILES
@@ -130,13 +130,20 @@ def too_many_files(config: ExperimentConfig) -> list[Problem]:
     ]
 
 
+def _ever_stored(config: ExperimentConfig) -> float:
+    """Returns the most transitions that a run stores: it may end before a buffer is full."""
+    if config.data:
+        return math.inf
+    copies = getattr(config.policy, "hindsight", HindsightConfig()).goals
+    return float(getattr(config.policy.other.commander, "max_env_step", math.inf) * (1 + copies))
+
+
 def does_not_fit(config: ExperimentConfig, spaces: Spaces) -> list[Problem]:
     """Returns the problem of a replay buffer that is larger than the free memory of this host."""
     from hpcdi.replay.placer import rule_of
 
     row_bytes, groups = row_size(config, spaces), _groups(config)
-    # a run that ends before may have a buffer that it never fills
-    ever = getattr(config.policy.other.commander, "max_env_step", math.inf) * row_bytes
+    ever = _ever_stored(config) * row_bytes
     whole, learners = memory_of("learner", config, row_bytes), sum(groups)
     needed = min(whole, ever)
     of_all = sum(n * min(_ring_bytes(config, row_bytes, n), ever) for n in groups)

@@ -302,7 +302,7 @@ class ShardWriter(Closing):
 
     Attributes:
         waited_s: seconds that `submit` has waited.
-        lost: blocks that found no room before the run had to end.
+        lost: blocks that found no room before the run had to end, or could not be written.
     """
 
     def __init__(
@@ -386,8 +386,9 @@ class ShardWriter(Closing):
     def _drain(self) -> None:
         """After a failure: nobody shall wait for room in the queue."""
         self._is_open = False
+        self.lost += 1
         while True:
             try:
-                self._jobs.get_nowait()
+                self.lost += isinstance(self._jobs.get_nowait(), tuple)
             except queue.Empty:
                 return

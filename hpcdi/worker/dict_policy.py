@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from hpcdi.env.base import Envs
-from hpcdi.errors import PolicyError
+from hpcdi.env.manager import EnvManager
+from hpcdi.errors import EnvError, PolicyError
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RANDOM
@@ -32,7 +33,7 @@ from hpcdi.types import (
     Transition,
 )
 from hpcdi.utils.nested import to_ndarrays, to_tensors
-from hpcdi.worker.dict_envs import BaseEnvTimestep, ForeignEnvs, View, open_envs, to_arrays
+from hpcdi.worker.dict_envs import BaseEnvTimestep, ForeignEnvs, View, open_envs, ours, to_arrays
 from hpcdi.worker.dict_form import RandomPolicy
 from hpcdi.worker.dict_samples import columns_of, weighted_samples_of
 
@@ -149,7 +150,7 @@ class DictActor:
         self._convert, self._present = convert, present
         self._to_arrays: Callable[[Any], Any] = to_arrays
         self.env_num = 0
-        self._spaces: Any = None
+        self._manager: EnvManager | None = None
         self._random: RandomPolicy | None = None
         self.seen: dict[int, Any] = {}
         self.outputs: dict[int, Any] = {}
@@ -163,16 +164,28 @@ class DictActor:
         self.env_num = envs.env_num
         # the spaces of our own say what an action is; others may ask a number for its `item()`
         self._to_arrays = to_ndarrays if isinstance(envs, ForeignEnvs) else to_arrays
-        self._spaces = getattr(manager, "spaces", None)
+        self._manager = ours(manager)
         return envs
 
     def _random_policy(self, policy: Any) -> RandomPolicy:
-        """Returns what acts at random in place of a policy, by torch's seed as others do."""
-        import torch
+        """Returns what acts at random in place of a policy.
 
+        Its seed is the environments', and what torch draws: no loop repeats another's actions.
+
+        Raises:
+            EnvError: the environments are foreign: their spaces are not known.
+        """
         if self._random is None:
-            seed = np.random.SeedSequence(torch.initial_seed())
-            self._random = RandomPolicy(self._spaces, policy, seed)
+            if self._manager is None:
+                raise EnvError(
+                    "random actions (random=True) need one of hpcdi's managers, which knows its "
+                    "spaces; or collect at random without a policy: the environments choose then"
+                )
+            import torch
+
+            words = [*torch.randint(2**32, (2,)).tolist(), self._manager.seeds.actions()]
+            seed = np.random.SeedSequence(words)
+            self._random = RandomPolicy(self._manager.spaces, policy, seed)
         return self._random
 
     def act(self, observation: Columns, setting: Any, rows: Array | None = None) -> Columns:
@@ -258,7 +271,7 @@ class DictActor:
                 math.inf,
                 policy.get_train_sample,
                 opens="drop",
-                episodes=math.ceil(n_episode / envs.env_num),
+                quota=[math.ceil(n_episode / envs.env_num)] * envs.env_num,
             )
             return DictRecorder(self, [recorder])
         piece = trajectory_length(policy, length * envs.env_num, envs.env_num)
@@ -424,13 +437,14 @@ class TrajectoryRecorder:
             are sequences of `length`, or advantages, which need the value of the next transition;
             "drop": another policy acts from there on, and they are no samples of it; "finish": they
             are samples, however short they are, so that slow environments hold nothing back.
-        episodes: of each environment, after which it is full: the first that end are more often
-            short ones, so that each has its quota, and further ones are dropped; 0: it is full
-            after a rollout.
+        quota: see below.
         shape: changes an environment's trajectory before samples are made of it; None: nothing.
 
     Attributes:
         open: by environment, transitions of the unfinished trajectory.
+        quota: by environment, whole episodes after which it is full: the first that end are more
+            often short ones, so that each has its quota, and further ones are dropped; None: it is
+            full after a rollout.
     """
 
     def __init__(
@@ -441,11 +455,11 @@ class TrajectoryRecorder:
         rollout: float | None = None,
         *,
         opens: Literal["keep", "drop", "finish"] = "finish",
-        episodes: int = 0,
+        quota: Sequence[int] | None = None,
         shape: Callable[[int, list[Transition]], list[Transition]] | None = None,
     ) -> None:
         self.length = length
-        self._opens, self._episodes = opens, episodes
+        self._opens, self.quota = opens, quota
         self._make_samples, self._shape = make_samples, shape
         self._rollout = rollout
         self.open: list[list[Transition]] = [[] for _ in range(env_num)]
@@ -469,8 +483,8 @@ class TrajectoryRecorder:
     @property
     def is_full(self) -> bool:
         """True if it must be cut before the next step: it holds a rollout of all environments."""
-        if self._episodes:
-            return all(self._ended(env) >= self._episodes for env in range(len(self.open)))
+        if self.quota is not None:
+            return all(self._ended(env) >= most for env, most in enumerate(self.quota))
         if self._opens == "drop":  # as DI-engine counts: of a piece, not all may become samples
             kept = sum(len(trajectory.samples) for trajectory in self._finished)
         else:
@@ -559,7 +573,7 @@ class TrajectoryRecorder:
         """Make samples of an environment's trajectory, which may end with its episode."""
         transitions, self.open[env] = self.open[env], []
         is_tail, self._is_tail[env] = self._is_tail[env], self._is_tail[env] and not is_whole
-        if self._episodes and (is_tail or self._ended(env) >= self._episodes):
+        if self.quota is not None and (is_tail or self._ended(env) >= self.quota[env]):
             self._without_samples += len(transitions)
             self._episode[env] += is_whole
             return

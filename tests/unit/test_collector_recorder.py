@@ -559,7 +559,11 @@ def test_on_policy_a_cut_drops_what_is_open_and_counts_its_steps() -> None:
 def test_episodes_are_as_many_of_each_environment() -> None:
     """The first that end are more often short ones."""
     taken = TrajectoryRecorder(
-        2, math.inf, lambda piece: [{"obs": one["obs"]} for one in piece], opens="drop", episodes=1
+        2,
+        math.inf,
+        lambda piece: [{"obs": one["obs"]} for one in piece],
+        opens="drop",
+        quota=[1, 1],
     )
     for obs in range(3):
         assert not taken.is_full
@@ -577,7 +581,7 @@ def test_episodes_are_as_many_of_each_environment() -> None:
 def test_an_episode_whose_beginning_was_dropped_is_none_of_the_next_rollout() -> None:
     """Its environment goes on in it."""
     taken = TrajectoryRecorder(
-        2, math.inf, lambda piece: [dict(one) for one in piece], opens="drop", episodes=1
+        2, math.inf, lambda piece: [dict(one) for one in piece], opens="drop", quota=[1, 1]
     )
     lengths, at, steps, counted = [2, 7], [0, 0], 0, 0
     for _ in range(3):

@@ -41,6 +41,7 @@ from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError, PolicyError
+from hpcdi.policy.create import create_policy
 from hpcdi.types import NO_SEED, Array, Columns, Settings, Transition
 from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.utils.nested import column_rows
@@ -54,7 +55,7 @@ from hpcdi.worker import (
     get_serial_collector_cls,
 )
 from hpcdi.worker.collector.base_serial_collector import CollectReport
-from hpcdi.worker.dict_envs import infos_of
+from hpcdi.worker.dict_envs import by_dicts, infos_of
 from hpcdi.worker.errors import NoPolicyError
 
 # ------------------------------------------ the contract of serial collectors, for all four of them
@@ -523,6 +524,19 @@ def test_pieces_are_whole_episodes_where_the_settings_say_so() -> None:
         assert made.envstep == 14
 
 
+@pytest.mark.parametrize(("amount", "length"), [(None, 5), (40, 5), (128, 16)])
+def test_pieces_of_a_policy_of_ours_have_room_for_n_step_returns(
+    amount: int | None, length: int
+) -> None:
+    """Its ``n_sample``, 32, is of each environment: no share of it is 5 steps long."""
+    env = make_env_manager(None, [partial(CountEnv, 50)] * 8)
+    cfg = {"type": "dqn", "nstep": 5, "model": {"obs_shape": 2, "action_shape": 2}}
+    with SampleSerialCollector({}, env, create_policy(cfg, ["collect"]).collect_mode) as made:
+        got = made.collect(amount, drop_extra=False)
+    steps = [min(5, length - k) for k in range(length)] * 8
+    assert [one["value_gamma"] for one in got] == [np.float32(0.97**n) for n in steps]
+
+
 def test_a_shorter_target_ends_longer_pieces() -> None:
     with collector(Manager((50,)), Actor(unroll_len=1)) as made:
         made.collect(3)
@@ -687,6 +701,45 @@ def test_random_steps_without_a_policy_are_the_environments_choice() -> None:
         made.collect(2, random_collect=True)
         made.reset_policy(Actor().mode)
         assert {one["action"] for one in made.collect(4)} == {1, 2}
+
+
+@pytest.mark.parametrize("form", [lambda env: env, by_dicts])
+def test_random_steps_go_on_where_the_call_before_has_ended(form: Any) -> None:
+    """No call draws what the one before drew; by the environments' seed alone."""
+    drawn: list[list[int]] = []
+    with SampleSerialCollector({}) as made:
+        for seed in (0, 1, 0):
+            made.reset_env(form(make_env_manager(None, [partial(CountEnv, 50)] * 2, seed=seed)))
+            for _ in range(2):
+                got = made.collect(40, random_collect=True)
+                drawn.append([int(one["action"]) for one in got])
+    assert drawn[:2] == drawn[4:]
+    assert len({tuple(one) for one in drawn}) == 4
+
+
+@pytest.mark.parametrize("form", [lambda env: env, by_dicts])
+def test_random_steps_of_a_policy_are_of_the_environments_seed_and_of_torch(form: Any) -> None:
+    """So ranks, which share the latter, differ; and episodes that begin anew repeat nothing."""
+    drawn: dict[Any, list[list[int]]] = {}
+    for torch_seed, seed, again in ((0, 0, 0), (0, 1, 0), (1, 0, 0), (0, 0, 1)):
+        torch.manual_seed(torch_seed)
+        env = form(make_env_manager(None, [partial(CountEnv, 50)] * 2, seed=seed))
+        of_one = drawn[torch_seed, seed, again] = []
+        with SampleSerialCollector({}, env, ColumnarActor().mode) as made:
+            for _ in range(2):
+                got = made.collect(40, random_collect=True, policy_kwargs={"random": True})
+                of_one.append([int(one["action"]) for one in got])
+                made.reset_env()
+    assert drawn[0, 0, 0] == drawn[0, 0, 1]
+    assert len({tuple(one) for of_one in drawn.values() for one in of_one}) == 6
+
+
+def test_random_steps_of_a_policy_where_no_spaces_are_known() -> None:
+    with (
+        collector(Manager((3, 3)), Actor()) as made,
+        pytest.raises(EnvError, match=r"random actions .* need one of hpcdi's managers"),
+    ):
+        made.collect(6, random_collect=True, policy_kwargs={"random": True})
 
 
 def test_random_steps_that_are_not_reported_count() -> None:
@@ -997,6 +1050,18 @@ def test_random_actions_of_a_pool() -> None:
     assert sorted(int(one["reward"]) for one in got) == [1, 1, 2, 2, 3, 3]
 
 
+def test_nothing_is_remembered_of_episodes_that_the_collector_has_ended() -> None:
+    env = make_env_manager(None, [partial(CountEnv, 50)] * 2)
+    cfg = {"type": "r2d2", "model": {"obs_shape": 2, "action_shape": 2}}
+    with SampleSerialCollector({}, env, create_policy(cfg, ["collect"]).collect_mode) as made:
+        for _ in range(2):
+            columns = made.collect_columns(8)
+            is_first = columns["observation"][:, 0] == 0
+            assert is_first.sum() == 2
+            assert (columns["state/hidden"] != 0).any(axis=1).tolist() == (~is_first).tolist()
+            made.reset_env()
+
+
 # ------------------------------------------------------------------------ collecting whole episodes
 
 
@@ -1057,6 +1122,18 @@ def test_on_policy_episodes_are_of_one_policy() -> None:
             assert {one["by"] for episode in got for one in episode} == {version}
             assert sorted(number for number, _ in names(got)) == [0, 0, 0, 0, 1]
         assert (env.resets, made.envstep) == (0, 3 * 8)
+
+
+def test_on_policy_each_environment_of_ours_gives_its_share() -> None:
+    """Two short ones would have been enough to fill what is not a multiple."""
+    actor = Actor(on_policy=True)
+    env = make_env_manager(None, [partial(CountEnv, length) for length in (2, 2, 2, 30)])
+    with episodes_of(env, actor) as made:
+        for version in range(2):
+            actor.version = version
+            got = made.collect(6)
+            assert [len(episode) for episode in got] == [2, 2, 2, 2, 2, 30]
+            assert {one["by"] for episode in got for one in episode} == {version}
 
 
 @pytest.mark.parametrize("on_policy", [False, True])
@@ -1376,6 +1453,37 @@ def test_no_episode_of_a_battle_is_lost() -> None:
     for number in range(2):
         steps = steps_of(got, number)
         assert steps == story(len(steps), 2)
+
+
+class Rounds(RockPaperScissors):
+    """So many of them."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def reset(self, seed: int | None = None) -> list[Any]:
+        self._left = self._count
+        return super().reset(seed)
+
+    def step(self, actions: Any) -> Any:
+        self._left -= 1
+        observed, reward, _, info = super().step(actions)
+        return observed, reward, self._left == 0, info if self._left == 0 else [{}, {}]
+
+
+def test_on_policy_episodes_of_a_battle_are_of_one_policy() -> None:
+    """Of both players, also where one alone is on-policy; each environment gives its share."""
+    env = make_env_manager(None, [partial(Rounds, count) for count in (2, 9)], battle=True)
+    actors = [Actor(0), Actor(1, on_policy=True)]
+    with BattleEpisodeSerialCollector({}, env, [actor.mode for actor in actors]) as made:
+        for version in range(3):
+            for actor in actors:
+                actor.version = version
+            data, infos = made.collect(3)
+            for own in data:
+                assert [len(episode) for episode in own] == [2, 2, 9]
+                assert {one["by"] for episode in own for one in episode} == {version}
+            assert [len(of_player) for of_player in infos] == [3, 3]
 
 
 def test_infos_of_a_battle_are_those_of_its_episodes() -> None:

@@ -16,11 +16,12 @@ from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import (
     CollectTask,
     LearnTask,
+    TakeSnapshot,
     WorkerReady,
 )
 from hpcdi.config.compat import ConfigDict
 from hpcdi.errors import ConfigError
-from hpcdi.roles.coordinator.snapshots import STATE_KIND, STATE_VERSION
+from hpcdi.roles.coordinator.snapshots import STATE_KIND, STATE_VERSION, Snapshot
 from hpcdi.run.resume import read_newest
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.state_file import load_state, save_state
@@ -279,6 +280,41 @@ def test_buffers_by_name_are_resumed(tmp_path: Path) -> None:
         again.resume(resumed)
         assert again.deal_with_learner_get_data("learn", "test", 1, 0) is not None
         assert again.state_dict()["tasks"].keys() == {"collect", "learn"}
+
+
+def test_files_of_buffers_by_name_stay_for_the_snapshots_that_name_them(tmp_path: Path) -> None:
+    """A resumed run has their items again."""
+    layout, cfg, file = RunLayout(tmp_path), as_mapping(), tmp_path / "mine"
+    buffer = {"max_use": 1, "enable_track_used_data": True}
+    cfg["main"]["policy"]["other"]["replay_buffer"] = buffer
+    cfg["system"]["storage"] = {"keep_data": False}
+    cfg["system"]["keep_snapshots"] = 1
+    file.write_text("of a collector")
+    with Coordinator(cfg, layout=layout) as coordinator:
+        coordinator.deal_with_collector_send_data("collect", "test", "mine", {"policy_iter": 1})
+        coordinator.begin()
+        coordinator.turn(0.0)
+        assert coordinator.deal_with_learner_get_data("learn", "test", 1, 0) is not None
+        coordinator.turn(0.1)
+        coordinator.end()
+    assert file.exists(), "the run's beginning has its item"
+    resumed = read_newest(layout)
+    assert resumed is not None
+    assert (resumed.published, resumed.lost) == ({}, 0), "it is no block"
+    with Coordinator(cfg, layout=layout) as again:
+        again.resume(resumed)
+        again.turn(0.0)
+        assert again.deal_with_learner_get_data("learn", "test", 1, 0) is not None
+        again.turn(0.1)
+        assert file.exists(), "it may be resumed from there once more"
+        keeper = again._keeper
+        assert keeper is not None
+        name, folder = keeper.new()
+        facts = {"env_steps": 0, "learners": []}
+        keeper.begin(TakeSnapshot(name, folder), again.state_dict(), facts)
+        keeper.complete([Snapshot(name, set())])
+        again.end()
+    assert not file.exists(), "nothing names it"
 
 
 def test_buffers_by_name_are_in_the_state(naive: Coordinator) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections import deque
 from pathlib import Path
 
@@ -116,6 +117,28 @@ def test_all_sequences_fit_where_none_begins_in_a_burn_in() -> None:
     for number in range(10, 900):
         read_all(replay, replay.assign(block(number, [80])))
     assert replay.count() >= 400 - 2
+
+
+@pytest.mark.parametrize(("burn_in", "warm_up"), [(0, 99 * 40 + 1), (40, 99 * 80 + 1)])
+def test_learning_begins_after_as_many_transitions_as_fill_the_buffer(
+    burn_in: int, warm_up: int
+) -> None:
+    """As if sequences were a stride apart, samples of all until then were due at once."""
+    collect = {"n_sample": 80, "unroll_len": 80, "stride": 40}
+    policy = {
+        "type": "r2d2",
+        "collect": collect,
+        "learn": {"burn_in": burn_in, "batch_size": 8},
+        "other": {"replay_buffer": {"min_fill": 100, "replay_buffer_size": 400}},
+    }
+    config = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": policy}).config
+    assert config.policy.warm_up == warm_up
+    replay = create_replay(config)
+    replay.open(1)
+    for number in range(1, math.ceil(warm_up / 80) + 1):
+        assert replay.count() < 100
+        read_all(replay, replay.assign(block(number, [80])))
+    assert replay.count() >= 100
 
 
 @pytest.mark.parametrize(
@@ -612,6 +635,25 @@ def test_a_lent_block_whose_memory_has_gone_is_read_from_its_shard() -> None:
     [(_, order)] = replay.assign(lent(2, [5]))
     replay.admit(1, admitted(2, "cannot be mapped"))
     assert replay.blocks_lost == 1, "it is in no shard either"
+
+
+def test_a_block_that_was_read_after_younger_ones_leaves_without_them() -> None:
+    """Its items have ids above theirs, and its rows are overwritten before theirs."""
+    replay, short = make_replay(), [1] * 10
+    replay.open(1)
+    read_all(replay, replay.assign(block(1, [19])))
+    replay.assign(lent(2, short))
+    replay.stored(stored(2, short))
+    for number in (3, 4):
+        read_all(replay, replay.assign(block(number, short)))
+    [again] = replay.admit(1, admitted(2, "is not lent any more"))
+    replay.admit(1, admitted(again.block_id))
+    for number in range(5, 9):
+        read_all(replay, replay.assign(block(number, short)))
+    assert replay.count() == 19 + 7 * 10, "the ring is full"
+    for number in range(9, 16):
+        read_all(replay, replay.assign(block(number, short)))
+        assert replay.count() == 8 * 10, number
 
 
 def test_a_lent_block_that_was_stored_while_it_waited_is_read_from_its_shard() -> None:

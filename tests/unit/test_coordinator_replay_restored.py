@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from fakes.replay import (
     BLOCK_BYTES,
     CAPACITY,
+    OF_RANK_3,
     admitted,
     ask_all,
     block,
@@ -144,13 +146,39 @@ def test_another_number_of_learners_shares_the_data(
 ) -> None:
     data = Data(1, 2)
     for number in range(6):
-        data.give(number, [5, 5])
+        data.give(OF_RANK_3 + number, [5, 5])
     again = make_replay()
     again.load_state_dict(through_file(tmp_path, data.replay), data.published)
-    read_all(again, again.open(*learners))
-    assert again.count() == 60
+    orders = deque(again.open(*learners))
+    for part in again.partitions.values():
+        part.demand(demand(1, 4))
+    while again.count() < 60:
+        assert not again.serve(0, ()), "what was read before is read again first"
+        rank, order = orders.popleft()
+        orders += [(rank, more) for more in again.admit(rank, admitted(order.block_id))]
+    assert len(again.serve(0, ())) == len(learners)
     counts = {part.buffer.count() for part in again.partitions.values()}
     assert counts == {60 // len(learners)}
+
+
+@pytest.mark.parametrize("how", ["resumed by another number", "a learner died"])
+def test_what_was_to_be_read_again_when_a_snapshot_was_taken_is_counted_once(
+    how: str, tmp_path: Path
+) -> None:
+    data = Data(1, 2)
+    for number in range(6):
+        data.give(OF_RANK_3 + number, [5, 5])
+    replay = data.replay
+    if how == "a learner died":
+        assert replay.lose(2)
+    else:
+        replay = make_replay()
+        replay.load_state_dict(through_file(tmp_path, data.replay), data.published)
+        assert replay.open(1)
+    again = make_replay()
+    again.load_state_dict(through_file(tmp_path, replay), data.published)
+    read_all(again, again.open(1))
+    assert (again.count(), again.items_admitted) == (60, 60)
 
 
 @pytest.mark.parametrize("how", ["a resume by two", "a death of two"])

@@ -32,8 +32,8 @@ def test_a_rank_of_a_resumed_run_knows_the_seeds_of_the_start() -> None:
     assert words(seed_at_start(third)) == words(seed_at_start(first)) == words(first)
 
 
-def task(round_: int, *, evaluates: bool = False) -> CollectTask:
-    lockstep = Lockstep(round_, 0, begins_anew=True)
+def task(round_: int, *, evaluates: bool = False, start: int = 0) -> CollectTask:
+    lockstep = Lockstep(round_, 0, begins_anew=True, start=start)
     return CollectTask("task", eval_flag=evaluates, setting={}, lockstep=lockstep)
 
 
@@ -46,6 +46,8 @@ def test_in_lockstep_numbers_follow_from_rank_round_and_kind_alone() -> None:
     (one, other) = first
     assert one[2:] == other[2:], "whoever evaluates"
     assert len({*one, *other}) == 6
+    starts = [words(task_seed(rank, task(7, start=start))) for rank in ranks for start in range(3)]
+    assert len({*starts, *one, *other}) == 6 + 2 * 2, "a start that repeats no other has its own"
 
 
 def test_else_each_collector_that_is_made_gets_others() -> None:

@@ -136,6 +136,9 @@ def test_policies_are_read_when_they_are_new(
         assert update is not None
         assert (update.version, update.data.tobytes()) == (version, image.data)
         assert policies.answer(1, PolicyRequest(version)) is None
+        same = policies.answer(1, PolicyRequest(version, at_once=True))
+        assert same is not None, "as for another player's policy, by which a guest begins to act"
+        assert (same.version, same.data.size) == (version, 0)
     layout.latest_policy.write_bytes(b"torn")
     assert policies.answer(1, PolicyRequest(5)) is None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -37,7 +38,7 @@ from fakes.small_disk import mounted
 from hpcdi.cli import main
 from hpcdi.comm.messages import StopRequest
 from hpcdi.config.load import load
-from hpcdi.errors import ConfigError, LaunchError
+from hpcdi.errors import ConfigError, LaunchError, ShardError
 from hpcdi.roles.coordinator.coordinator import Coordinator
 from hpcdi.roles.coordinator.groups import Group
 from hpcdi.roles.coordinator.snapshots import resume_from
@@ -253,6 +254,15 @@ def test_a_checkpoint_of_another_network_ends_a_run_that_begins_with_it(
     assert code == 1
     assert "ckpt_final: it holds a policy of type 'dqn' that does not fit" in err
     assert facts_of(other)["state"] == "failed"
+    shutil.rmtree(other / "snapshots")
+    again = (f"{other / 'config.yaml'}", ("system.auto_resume=true",), str(other))
+    assert serial(*again) == 1, "it begins anew"
+    facts = facts_of(other)
+    assert (facts["state"], facts["restarts"], facts["restarts_without_progress"]) == (
+        "failed",
+        1,
+        1,
+    )
 
 
 # -------------------------------------------------------------------------------------- repetition
@@ -311,6 +321,42 @@ def test_a_deterministic_run_that_cannot_repeat_keeps_what_it_has_published(tmp_
             )
     with serial_run(tmp_path, name, *settings, f"{LIMIT}.max_train_iter=9", restarts=1) as run:
         assert "after it are removed: the run repeats them" in resume(run, tmp_path, repeats=True)
+
+
+def test_a_deterministic_run_with_another_setting_plays_no_round_twice_and_repeats_itself_again(
+    tmp_path: Path, go: Callable[..., tuple[int, Path]]
+) -> None:
+    settings = ("system.deterministic=true", "system.snapshot_rounds=3", "system.keep_snapshots=9")
+    code, root = go(*RUNS["dqn"][:1], *RUNS["dqn"][1], *settings, f"{LIMIT}.max_train_iter=7")
+
+    def goes_on(keeps: int, iterations: int, *changed: str) -> tuple[int, dict[str, bytes]]:
+        for lost in checkpoint_names(root / "snapshots")[keeps:]:
+            shutil.rmtree(root / "snapshots" / lost)
+        overrides = (*changed, f"{LIMIT}.max_train_iter={iterations}")
+        return serial(None, overrides, resume=str(root)), observed(root)
+
+    first = observed(root)
+    other, kept = goes_on(1, 10, "policy.learn.learning_rate=0.01")
+    assert first.items() <= kept.items(), "what it had published stays"
+    rows = [{row.tobytes() for row in np.frombuffer(kept[n], "f4").reshape(-1, 4)} for n in kept]
+    assert len(rows) == 2
+    assert not set.intersection(*rows), "not the same rounds"
+    weights = read_policy(RunLayout(root).latest_policy).state_dict()
+    again, repeated = goes_on(-2, 10)
+    assert (code, other, again) == (0, 0, 0)
+    assert same(weights, read_policy(RunLayout(root).latest_policy).state_dict())
+    assert b"".join(repeated[n] for n in sorted(repeated)) == b"".join(
+        kept[n] for n in sorted(kept)
+    )
+
+
+def observed(root: Path) -> dict[str, bytes]:
+    """The observations of each shard, by its name."""
+    found = {}
+    for path in (root / "data").rglob("*.h5"):
+        with h5py.File(path) as shard:
+            found[path.name] = shard["observation"][:].tobytes()
+    return found
 
 
 # ------------------------------------------------------------------------------------------ resume
@@ -773,6 +819,31 @@ def test_a_run_on_a_full_disk_ends_and_counts_what_is_in_shards(tmp_path: Path) 
             assert any("found no room on the disk" in line for line in run.coordinator.summary())
             assert group.env_steps == sum(int(b.items["item_len"].sum()) for b in blocks)
             assert group.episodes == sum(int(b.facts["episodes"]) for b in blocks)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "dqn"])
+def test_a_run_whose_shards_cannot_be_written_counts_what_is_in_them(
+    tmp_path: Path, kind: str
+) -> None:
+    data, kept = tmp_path / "data", tmp_path / "kept"
+
+    def break_data() -> None:
+        if run_of(run).train_iter >= 3 and not kept.exists():
+            run.collector.store()
+            data.rename(kept)
+            data.touch()
+
+    name, overrides = RUNS[kind]
+    limit = f"{LIMIT}.max_train_iter=40"
+    with (
+        pytest.raises(ShardError, match="Not a directory"),
+        serial_run(tmp_path, name, *overrides, limit) as run,
+    ):
+        run.play(break_data)
+    blocks = [b for file in kept.rglob("0*.h5") for _, b in survey(file, "x").blocks]
+    figures = run.coordinator.figures()
+    assert figures["env_steps"] == sum(int(b.items["item_len"].sum()) for b in blocks) > 0
+    assert figures["episodes"] == sum(int(b.facts["episodes"]) for b in blocks)
 
 
 def test_wrong_settings_are_told_before_a_folder_is_made(tmp_path: Path) -> None:

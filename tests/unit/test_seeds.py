@@ -1542,8 +1542,10 @@ def _collecting() -> None:
     actor.sample = lambda piece: [{"obs": one["obs"]} for one in piece]
     collector = ding.SampleSerialCollector({}, Manager([9]), actor.mode, writer)
     assert {one["collect_iter"] for one in collector.collect(4, train_iter=3)} == {3}
+    actor.resets.clear()
     collector.reset_env()
     assert not collector._traj_buffer
+    assert actor.resets == [None]
     assert not writer.tags
     collector.collect(9, train_iter=4)
     assert writer.tags, "long before 100 iterations"
@@ -1643,11 +1645,10 @@ DIFFERENCES: dict[str, Callable[[], None]] = {
     "A class of the base classes `BaseCommLearner` and `BaseCommCollector` is no rank; "
     "`send_stepdata` takes `path` before `stepdata`; in a run a commander's constructor gets "
     "`groups`, too; its methods are called with messages for dicts": _base_classes,
-    "A collector's `reset_env` drops unfinished trajectories; `collect` marks samples that have no "
-    "`collect_iter`, and reports the first episode that ends; `VectorEvalMonitor` keeps the first "
-    "episodes of a quota, not the latest; a battle's evaluation is collective: rank 0 plays": (
-        _collecting
-    ),
+    "A collector's `reset_env` drops unfinished trajectories, and what its policy remembers of "
+    "them; `collect` marks samples that have no `collect_iter`, and reports the first episode that "
+    "ends; `VectorEvalMonitor` keeps the first episodes of a quota, not the latest; a battle's "
+    "evaluation is collective: rank 0 plays": (_collecting),
     "Components write no log files of their own; a learner and an evaluator make a `tb_logger` "
     "when it is first asked for": _log_files,
     "Environments in child processes are made by functions that pickle takes": _lambda,

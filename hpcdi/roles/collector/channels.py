@@ -176,9 +176,10 @@ class DataPublisher(Closing):
         }
 
     def take_lost(self) -> list[BlockReady]:
-        """Returns, once, what was announced of blocks that found no room and are in no shard.
+        """Returns, once, what was announced of blocks that were lost and are in no shard.
 
-        They are known after `store` or `close`, where the run had to end on a full disk.
+        They are known after `store` or `close`, where the run had to end on a full disk; or after
+        these have failed.
         """
         if not self._writer.lost:
             return []

@@ -14,7 +14,7 @@ ranks::
 Groups take rounds in turn. A deterministic run works like this over ranks, and `hpcdi serial` in
 one process. When a deterministic run takes a snapshot, running episodes end, because no snapshot
 has them, and collectors start anew with seeds that depend on the round: a resumed run repeats what
-came after its snapshot, to the bit.
+came after its snapshot, to the bit; with other settings it keeps that, and draws other seeds.
 """
 
 from __future__ import annotations
@@ -165,6 +165,7 @@ class LockstepPlan:
     def __init__(self, snapshot_rounds: int | None = None) -> None:
         self.rounds = 0
         self._snapshot_rounds = snapshot_rounds
+        self._start = 0  # see `Lockstep.start`
         self._step = RoundStep.REST
         self._is_first = True  # whether the next round is the first since this start
         self._collectors: list[int] = []  # ranks that work in this round
@@ -175,7 +176,7 @@ class LockstepPlan:
         """Make a task one rollout, or one evaluation, by the learners' present policy."""
         begins_anew = self._ends_episodes or (task.eval_flag and self._snapshot_rounds is not None)
         version = run.groups.of(task).train_iter
-        lockstep = Lockstep(self.rounds, version, begins_anew=begins_anew)
+        lockstep = Lockstep(self.rounds, version, begins_anew=begins_anew, start=self._start)
         return dataclasses.replace(task, lockstep=lockstep)
 
     @property
@@ -307,12 +308,14 @@ class LockstepPlan:
         return learning[self.rounds % len(learning)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the number of rounds that have ended."""
-        return {"rounds": self.rounds}
+        """Returns the number of rounds that have ended, and whose random numbers they have."""
+        return {"rounds": self.rounds, "start": self._start}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a `state_dict`."""
         self.rounds = int(state.get("rounds", 0))
+        if self._snapshot_rounds is not None:  # else the ranks' own seeds are other ones each time
+            self._start = int(state.get("start", 0))
 
 
 def _order_of(ready: BlockReady) -> tuple[int, int]:

@@ -235,7 +235,7 @@ class SnapshotKeeper(Closing):
         self._layout, self._keep = layout, keep
         self._retention = Retention(layout, keep_data=keep_data)
         self._uncounted = Counter[str]()  # blocks published since the last snapshot, by shard
-        self._named: dict[str, list[str]] = {}  # snapshot -> the blocks that it names
+        self._named: dict[str, list[str]] = {}  # snapshot -> the blocks and files that it names
         self._parts: dict[str, _CoordinatorPart] = {}  # by snapshot, while it is being taken
         # with the blocks that they have counted
         self._ended: deque[tuple[SnapshotResult, Counter[str]]] = deque()
@@ -280,11 +280,12 @@ class SnapshotKeeper(Closing):
 
         Args:
             order: for the learners.
-            state: of rank 0; must not change afterwards.
+            state: of rank 0; must not change afterwards. It may name files of a caller's own by
+                ``item_files``; they stay, too.
             facts: facts for the manifest: ``env_steps``, and ``learners`` that have a part.
             lost: file name prefixes of the groups whose learners have all died.
         """
-        self._named[order.name] = named = _blocks_of(state)
+        self._named[order.name] = named = _files_of(state)
         self.need(named)
         folder = self._layout.inside(order.folder)
         same = {"repeats_as": self._repeats_as} if self._repeats_as else {}
@@ -358,7 +359,7 @@ class SnapshotKeeper(Closing):
         self._torn = frozenset(name for name in existing if name > resumed.name)
         for name in existing:
             try:
-                self._named[name] = blocks_in(self._layout.snapshots_dir / name)
+                self._named[name] = _files_of(_state_in(self._layout.snapshots_dir / name))
             except SnapshotError as error:
                 if is_unreadable(error):
                     raise
@@ -489,6 +490,11 @@ def blocks_in(folder: Path) -> list[str]:
 
 def _blocks_of(state: Mapping[str, Any]) -> list[str]:
     return [path for group in state["groups"].values() for path in blocks_of(group["replay"])]
+
+
+def _files_of(state: Mapping[str, Any]) -> list[str]:
+    """Returns the blocks that rank 0's state names, and files of items of callers' own."""
+    return [*_blocks_of(state), *state.get("item_files", ())]
 
 
 def _last_number(layout: RunLayout) -> int:

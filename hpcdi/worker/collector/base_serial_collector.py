@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from hpcdi.config.compat import Configurable
+from hpcdi.config.policy import CollectConfig
 from hpcdi.config.roles import SerialCollectorConfig
 from hpcdi.errors import EnvError, PolicyError, Problem
 from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of
@@ -130,6 +131,8 @@ class SerialCollector(Closing, ISerialCollector):
 
     def reset_env(self, _env: Any = None) -> None:
         """Begin new episodes; in `_env`, an environment manager, if given."""
+        if self._loop is not None:
+            self._loop.agent.forget()  # its memory is of episodes that end here
         if _env is not None:
             self._env = _env
             if getattr(_env, "closed", True):
@@ -280,10 +283,10 @@ class SerialCollector(Closing, ISerialCollector):
         Where steps are under way (``wait_num``) all environments begin new episodes: the other loop
         would not know what these steps began with.
         """
-        loop, self._loop, self._records = self._loop, None, None
+        loop = self._loop
         if loop is not None and loop.envs.wait_num is not None and not all_of(loop.envs.ready):
             self.reset_env()
-            self.reset_policy()
+        self._loop = self._records = None
 
     def _follow_resets(self, loop: Loop) -> None:
         """Drop what is unfinished where the program has reset our manager since the last call."""
@@ -335,12 +338,18 @@ class SerialCollector(Closing, ISerialCollector):
         """Transitions of which a player's policy makes samples at once: see `trajectory_length`.
 
         They share out the first policy's attribute ``n_sample``, however many a call collects; the
-        call's `target` where there is no such attribute; without end where it is None.
+        call's `target` where there is no such attribute; without end where it is None. Policies of
+        ours have it of each environment: there a larger `target` is shared out, and an n-step
+        return has room.
         """
-        usual = self._attribute("n_sample", target)
+        usual, least = self._attribute("n_sample", target), 1
         if usual is None:  # the policy says itself that it has no usual number
             return INF
-        return trajectory_length(self._policies()[player], usual, self._env.env_num)
+        policy = self._policies()[player]
+        cfg = attribute_of(policy, "cfg", None)
+        if isinstance(getattr(cfg, "collect", None), CollectConfig):
+            usual, least = max(usual, target), cfg.nstep
+        return max(trajectory_length(policy, usual, self._env.env_num), least)
 
     def _episode_target(self, amount: int | None) -> int:
         """How many episodes to collect; see `_target`.

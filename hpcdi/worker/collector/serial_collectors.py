@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from hpcdi.config.roles import (
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EnvError
 from hpcdi.policy.base import actor_of
+from hpcdi.roles.collector.evaluation import quotas
 from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of
 from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.store.block import Block
@@ -27,7 +27,7 @@ from hpcdi.worker.collector.base_serial_collector import INF as INF
 from hpcdi.worker.collector.base_serial_collector import CollectCall, SerialCollector, unowned
 from hpcdi.worker.dict_envs import ForeignEnvs, by_dicts, ours
 from hpcdi.worker.dict_form import check_no_hindsight
-from hpcdi.worker.dict_policy import TrajectoryRecorder
+from hpcdi.worker.dict_policy import Trajectory, TrajectoryRecorder
 from hpcdi.worker.errors import NoPolicyError
 from hpcdi.worker.replay_buffer.items import without
 
@@ -57,6 +57,36 @@ class SamplesCollector(SerialCollector):
         return samples
 
 
+class EpisodesCollector(SerialCollector):
+    """Base of the serial collectors of whole episodes.
+
+    Short episodes are not preferred: in a foreign manager, only as many episodes begin as a call
+    returns, and an environment without one rests. Managers of ours step all environments together:
+    what is running at the end of a call continues in the next one. If a policy is on-policy,
+    episodes begin anew in each call, and each environment contributes its share.
+    """
+
+    def _collect_episodes(
+        self, amount: int | None, setting: Any, train_iter: int
+    ) -> tuple[CollectCall, list[list[Trajectory]]]:
+        """Step until each player has so many whole episodes; returns the call, and them."""
+        target = self._episode_target(amount)
+        players = range(len(self._policies()))
+        shares: list[int] | None = None
+        if ours(self._env) is not None and any(
+            self._attribute("on_policy", False, player) for player in players
+        ):
+            self.reset_env()
+            shares = quotas(target, self._env.env_num)
+        call = self._begin(setting, train_iter, episodes=target)
+        for recorder in call.recorders:
+            recorder.quota = shares
+        for _ in call.steps():
+            if min(recorder.finished for recorder in call.recorders) >= target:
+                break
+        return call, [recorder.take(target) for recorder in call.recorders]
+
+
 class SampleSerialCollector(SamplesCollector):
     """Collects a number of training samples; see `SerialCollector` for the arguments.
 
@@ -67,6 +97,8 @@ class SampleSerialCollector(SamplesCollector):
 
     Config = SampleCollectorConfig
     _sums_ranks = True
+    _chance: _NoPolicy | None = None
+    """What has acted at random where there was no policy."""
 
     def collect(
         self,
@@ -100,7 +132,9 @@ class SampleSerialCollector(SamplesCollector):
         if isinstance(self._policy, _NoPolicy):
             self._policy = None
         if random_collect and self._policy is None and self._env is not None:
-            self.reset_policy(_NoPolicy(self._env))
+            if self._chance is None or self._chance.env is not self._env:
+                self._chance = _NoPolicy(self._env)  # its draws go on from call to call
+            self.reset_policy(self._chance)
         target = self._target(n_sample, "n_sample")
         if target < 1:
             return []
@@ -176,13 +210,10 @@ class SampleSerialCollector(SamplesCollector):
         return concatenate_columns(parts)
 
 
-class EpisodeSerialCollector(SerialCollector):
+class EpisodeSerialCollector(EpisodesCollector):
     """Collects a number of whole episodes; see `SerialCollector` for the arguments.
 
-    Short episodes are not preferred: in a foreign manager, only as many episodes begin as a call
-    returns, and an environment without one rests. Managers of ours step all environments together:
-    what is running at the end of a call continues in the next one; episodes of an on-policy policy
-    begin anew in each call, and each environment contributes its share.
+    Which episodes: see `EpisodesCollector`.
     """
 
     @dataclass(frozen=True)
@@ -216,23 +247,8 @@ class EpisodeSerialCollector(SerialCollector):
         Raises:
             ConfigError: the number of episodes is unknown or too small.
         """
-        target = self._episode_target(n_episode)
-        each = target  # at most so many of one environment
-        if self._attribute("on_policy", False) and ours(self._env) is not None:
-            self.reset_env()
-            self.reset_policy()
-            each = math.ceil(target / self._env.env_num)
-        call = self._begin(policy_kwargs, train_iter, episodes=target)
-        (recorder,) = call.recorders
-        episodes: list[list[Transition]] = []
-        taken: Counter[int] = Counter()
-        for _ in call.steps():
-            for trajectory in recorder.take(target - len(episodes) if each == target else None):
-                if taken[trajectory.env] < each and len(episodes) < target:
-                    taken[trajectory.env] += 1
-                    episodes.append(trajectory.samples)
-            if len(episodes) >= target:
-                break
+        call, (taken,) = self._collect_episodes(n_episode, policy_kwargs, train_iter)
+        episodes = [trajectory.samples for trajectory in taken]
         call.report(self._report, sum(map(len, episodes)), train_iter)
         if isinstance(call.loop.envs, ForeignEnvs):
             call.loop.envs.settle()  # the next call begins with all of them
@@ -329,8 +345,11 @@ class BattleSampleSerialCollector(BattleSerialCollector, SamplesCollector):
         return bool(getattr(policy, "collect_data", attribute_of(policy, "collect_data", True)))
 
 
-class BattleEpisodeSerialCollector(BattleSerialCollector):
-    """Collects whole episodes of a battle of two policies; see `SerialCollector`."""
+class BattleEpisodeSerialCollector(BattleSerialCollector, EpisodesCollector):
+    """Collects whole episodes of a battle of two policies; see `SerialCollector`.
+
+    Which episodes: see `EpisodesCollector`.
+    """
 
     @dataclass(frozen=True)
     class Config(SerialCollectorConfig):
@@ -371,12 +390,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
             and for each player a list of infos, one for each of these episodes: see
             `BattleSampleSerialCollector`.
         """
-        target = self._episode_target(n_episode)
-        call = self._begin(policy_kwargs, train_iter, episodes=target)
-        for _ in call.steps():
-            if min(recorder.finished for recorder in call.recorders) >= target:
-                break
-        taken = [recorder.take(target) for recorder in call.recorders]
+        call, taken = self._collect_episodes(n_episode, policy_kwargs, train_iter)
         data: list[list[Any]] = [
             [_marked(trajectory.samples, train_iter) for trajectory in of_player]
             for of_player in taken
@@ -401,10 +415,10 @@ class _NoPolicy:
     """
 
     def __init__(self, env: Any) -> None:
-        self._env = by_dicts(env)
+        self.env, self._by_dicts = env, by_dicts(env)
 
     def forward(self, data: Mapping[int, Any], **_setting: Any) -> dict[int, dict[str, Any]]:
-        actions = self._env.random_action()
+        actions = self._by_dicts.random_action()
         return {env: {"action": actions[env]} for env in data}
 
     def process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> Transition:

@@ -107,6 +107,11 @@ class ItemBuffers:
         """Data ids that left a buffer since the last call."""
         return [data_id for buffer in self._buffers.values() for data_id in buffer.take_used()]
 
+    def files(self) -> list[str]:
+        """Data ids that items have now; see `take_needed`."""
+        ids = (data_id for buffer in self._buffers.values() for data_id in buffer.data_ids())
+        return list(dict.fromkeys(ids))
+
     def close(self, task_id: str, buffer_id: str = "") -> None:
         """Drop the buffer of a learner task, or that of a name; its files stay."""
         for name in (self._of_task.pop(task_id, ""), buffer_id):
@@ -208,7 +213,8 @@ class Coordinator(RunCoordinator, Configurable):
         """See `RunCoordinator.state_dict`; with callers' tasks and buffers."""
         with self._lock:
             tasks = {task.task_id: task.start_time for task in self._tasks.values()}
-            return {**super().state_dict(), "tasks": tasks, "items": self._items.state_dict()}
+            items = {"items": self._items.state_dict(), "item_files": self._items.files()}
+            return {**super().state_dict(), "tasks": tasks, **items}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore a `state_dict`, except for blocks that learners must read again first.

@@ -362,7 +362,8 @@ class BaseLearner(Configurable, Training):
                 noted[name] = _joined(noted[name], value) if name in noted else value
 
         unique_ids = next(iter(ids.values()), ())
-        return Batch(_columns(data), unique_ids, env_steps, feedback)
+        began_at = getattr(data, "began_at", 0)
+        return Batch(_columns(data), unique_ids, env_steps, feedback, began_at)
 
     def setup_dataloader(self) -> None:
         """Take batches from now on: from its own ``get_data(batch_size)``, or from the port."""

@@ -260,6 +260,11 @@ class RingBuffer(IBuffer, Closing):
         store = self._ring.store
         return store.n_bytes if isinstance(store, ItemStore) else 0
 
+    def data_ids(self) -> list[str]:
+        """Data ids that items have now; see `take_used`."""
+        with self._lock:
+            return self._used.ids() if self._used is not None else []
+
     def take_used(self) -> list[str]:
         """Data ids (items' ``data_id``) that no item has any more, since the last call.
 

@@ -271,6 +271,10 @@ class UsedData:
                 del self._users[str(data_id)]
                 self._unused.append(str(data_id))
 
+    def ids(self) -> list[str]:
+        """Data ids that an item has now; each once."""
+        return list(self._users)
+
     def take(self) -> list[str]:
         """Data ids that no item has any more, since the last call; each once."""
         unused = [data_id for data_id in dict.fromkeys(self._unused) if data_id not in self._users]
