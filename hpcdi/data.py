@@ -232,7 +232,7 @@ def _episodes_of(
             gaps.at_block(number_of_block(block.facts), player_of(block.facts))
             for part in _parts_of(block, path, gaps, is_partial=only is not None, player=player):
                 parts = open_episodes.setdefault(part.key, [])
-                parts.append(part)
+                parts.append(part if part.has_ended else part.kept())
                 if not part.has_ended:
                     continue
                 del open_episodes[part.key]
@@ -481,6 +481,12 @@ class _Part:
     @property
     def has_ended(self) -> bool:
         return bool(self.columns["terminated"][-1] or self.columns["truncated"][-1])
+
+    def kept(self) -> _Part:
+        """Returns it with copies of its rows: views hold all rows of their block in memory."""
+        rows = (self.observations, self.after, self.columns)
+        observations, after, columns = ({n: c.copy() for n, c in part.items()} for part in rows)
+        return dataclasses.replace(self, observations=observations, after=after, columns=columns)
 
 
 def _parts_of(

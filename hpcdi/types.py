@@ -25,6 +25,9 @@ BLOCK_ID_BITS = 40
 RESTART_NUMBERS = 10**9
 """Range of those counters for each restart of a run, so that no id is used twice."""
 
+MOST_RESTARTS = (1 << BLOCK_ID_BITS) // RESTART_NUMBERS - 1
+"""Restarts of a run: ids of a later one would be those of the next rank."""
+
 GIVEN = 0
 """Rank under which data that a run is given lie in its folder: that of no collector."""
 

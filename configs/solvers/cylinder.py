@@ -65,7 +65,7 @@ class Cylinder:
     assembled = True
 
     def __init__(self, drag: float = 2.124, warm_up: int = WARM_UP) -> None:
-        self._drag = drag  # without control, on the average
+        self._drag = drag  # about that without control, which is 2.125 on the average
         self._warm_up = warm_up
         self._developed: Any = None  # the flow that episodes begin with
         self._steps = 0

@@ -113,7 +113,7 @@ static void start(double *u, int64_t seed, const char *path)
 int main(void)
 {
     double u[ROOM] = {0}, force[ROOM], action[JETS] = {0}, seen[JETS];
-    double own, all, cost, total = 0, reward = 0;
+    double own, all, cost, rms = 0, total = 0, reward = 0;
     int order, steps = 0;
     hpcdi_init(JETS, JETS, &comm);
     MPI_Comm_rank(comm, &rank);
@@ -143,7 +143,8 @@ int main(void)
                 own += u[i] * u[i];
             }
             MPI_Allreduce(&own, &all, 1, MPI_DOUBLE, MPI_SUM, comm);
-            reward = -sqrt(all / POINTS) - cost;
+            rms = sqrt(all / POINTS);
+            reward = -rms - cost;
             total += reward;
             steps++;
         }
@@ -154,7 +155,7 @@ int main(void)
                 seen[count++] = u[at + HALO];
             }
         }
-        hpcdi_info("rms", rank == 0 ? -reward : 0);
+        hpcdi_info("rms", rms);
         hpcdi_send_parts(seen, count, rank == 0 ? reward : 0, 0, steps == STEPS_PER_EPISODE);
     }
     if (rank == 0) {

@@ -16,7 +16,7 @@ program kuramoto
     type(MPI_Comm) :: comm
     integer :: rank, ranks, points, left, right, order, steps = 0, jet, count, at
     real(dp), allocatable :: u(:), force(:)
-    real(dp) :: action(JETS) = 0, seen(JETS), reward = 0, total = 0, own, all
+    real(dp) :: action(JETS) = 0, seen(JETS), rms = 0, reward = 0, total = 0, own, all
 
     call MPI_Init()
     call hpcdi_init(JETS, JETS, comm%MPI_VAL)
@@ -43,7 +43,8 @@ program kuramoto
             call advance(STEPS_PER_ACTION)
             own = sum(u(1:points)**2)
             call MPI_Allreduce(own, all, 1, MPI_DOUBLE_PRECISION, MPI_SUM, comm)
-            reward = -sqrt(all / N_POINTS) - 0.01_dp * sum(action**2) / JETS
+            rms = sqrt(all / N_POINTS)
+            reward = -rms - 0.01_dp * sum(action**2) / JETS
             total = total + reward
             steps = steps + 1
         end if
@@ -55,7 +56,7 @@ program kuramoto
                 seen(count) = u(at + 1)
             end if
         end do
-        call hpcdi_info("rms", -reward)
+        call hpcdi_info("rms", rms)
         call hpcdi_send_parts(seen(:count), merge(reward, 0.0_dp, rank == 0), .false., &
                               steps == STEPS_PER_EPISODE)
     end do

@@ -337,6 +337,7 @@ class Batches(Message):
     unique_ids: Array
     weights: Array  # importance weights, float32, at most 1
     env_steps: int  # environment steps of the whole run so far
+    began_at: int = 0  # those when its player began anew
 
 
 @dataclass(frozen=True)

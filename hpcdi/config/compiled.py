@@ -101,6 +101,33 @@ _UNTIL_WHEN = (
 """Settings that say how long and where a run works; what it does follows from the others."""
 
 
+FREE_OF_ENV = (
+    "import_names",
+    "collector_env_num",
+    "collector_episode_num",
+    "evaluator_env_num",
+    "evaluator_episode_num",
+    "stop_value",
+    "manager",
+    "vectorization",
+    "autoreset",
+)
+"""Settings of `env` that say nothing of its observations, actions and rewards."""
+_OF_COLLECTING = ("seeds", "keep_infos", "origin")
+"""Settings of `env` that say nothing of the returns of evaluations either."""
+
+
+def evaluates_as(config: ExperimentConfig) -> str:
+    """Returns what the returns of evaluations are of, as a checksum: others are not comparable."""
+    commander, evaluation = config.policy.other.commander, config.policy.eval
+    settings = (
+        without(to_mapping(config.env), (*FREE_OF_ENV, *_OF_COLLECTING)),
+        (evaluation.sample, evaluation.max_steps),
+        getattr(commander, "evaluate_against", ""),
+    )
+    return _checksum(settings)
+
+
 def repeats_as(config: ExperimentConfig, ranks: int) -> str:
     """Returns what a deterministic run follows from, as a checksum; "": it is not deterministic.
 
@@ -111,5 +138,9 @@ def repeats_as(config: ExperimentConfig, ranks: int) -> str:
     if not config.system.deterministic:
         return ""
     settings = without(to_mapping(config), _UNTIL_WHEN)
-    text = json.dumps(in_order({**settings, "ranks": ranks}), default=str)
+    return _checksum({**settings, "ranks": ranks})
+
+
+def _checksum(settings: Any) -> str:
+    text = json.dumps(in_order(settings), default=str)
     return f"{zlib.crc32(text.encode()):08x}"

@@ -376,12 +376,17 @@ class Parser:
         if not isinstance(mapping, Mapping):
             self._add(path, f"must be a mapping of names, not {_type_name(mapping)}")
             return MISSING
+        try:
+            named = _by_text(mapping)
+        except (TypeError, ValueError) as error:
+            self._add(path, str(error))
+            return MISSING
         parts = {}
-        for name, each in mapping.items():
+        for name, each in named.items():
             if isinstance(each, Mapping) and "type" not in each:
                 self._add(_join(path, f"{name}.type"), "is required")
                 continue
-            parts[str(name)] = self._component(registry, "", base, each, _join(path, str(name)))
+            parts[name] = self._component(registry, "", base, each, _join(path, name))
         is_whole = len(parts) == len(mapping) and MISSING not in parts.values()
         return parts if is_whole else MISSING
 
@@ -430,9 +435,12 @@ def _merged(default: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 def convert(value: object, hint: object) -> Any:
     """Convert `value` to the annotated type `hint`, if that loses nothing; NumPy's to Python's.
 
+    Whole numbers become texts where these are keys.
+
     Raises:
         TypeError: it is of another type.
-        ValueError: it is nan, an integer of more than 64 bits, or not one of the literals.
+        ValueError: it is nan, an integer of more than 64 bits, not one of the literals, or has two
+            keys that are one text.
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -451,9 +459,26 @@ def convert(value: object, hint: object) -> Any:
     if origin is dict or hint is dict:
         if not isinstance(value, Mapping):
             raise TypeError(f"must be a mapping, not {_type_name(value)}")
+        named = value if not args or args[0] is Any else _by_text(value)
         element = args[1] if args else Any
-        return {key: _convert_item(key, item, element) for key, item in value.items()}
+        return {key: _convert_item(key, item, element) for key, item in named.items()}
     return _convert_scalar(value, hint)
+
+
+def _by_text(mapping: Mapping[Any, Any]) -> dict[str, Any]:
+    """Returns a mapping whose keys are texts: YAML reads ``0: mlp`` with a whole number.
+
+    Raises:
+        TypeError: a key is neither. ValueError: two keys are one text.
+    """
+    named: dict[str, Any] = {}
+    for key, value in mapping.items():
+        if isinstance(key, bool) or not isinstance(key, str | int):
+            raise TypeError(f"has the key {_type_name(key)}, where a text stands: quote it")
+        if str(key) in named:
+            raise ValueError(f"has {str(key)!r} twice, as a text and as a number: quote both")
+        named[str(key)] = value
+    return named
 
 
 def _convert_union(value: object, args: tuple[Any, ...]) -> Any:

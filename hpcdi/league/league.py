@@ -171,7 +171,8 @@ class Strengths:
     def of(cls, players: Sequence[str], payoff: Payoff) -> Strengths:
         """Fits the strengths of players to the games of a payoff."""
         pairs = [pair for pair in payoff.pairs() if pair[0] != pair[1]]
-        names = [name for name in players if any(name in pair for pair in pairs)]
+        met = set(itertools.chain.from_iterable(pairs))
+        names = [name for name in players if name in met]
         at = {name: i for i, name in enumerate(names)}
         points, count = np.zeros((2, len(names), len(names)))
         for one, other in pairs:

@@ -143,6 +143,7 @@ class ReplayIndex:
         self._sampler: Sampler = kind(places.capacity, alpha)
         self._marks = np.zeros((places.capacity, 2), dtype=np.int32)  # together: one cache miss
         self._use, self._made_at = self._marks.T
+        self._oldest = math.inf  # train iteration before which no item here was made, as far as is known
         self._limits = Limits(cfg.thruput_controller, cfg.min_fill)
 
     # ---------------------------------------------------------------------------------- items
@@ -151,6 +152,11 @@ class ReplayIndex:
     def capacity(self) -> int:
         """Items that there is room for."""
         return self.places.capacity
+
+    @property
+    def min_fill(self) -> int:
+        """Items that it must hold before anything is drawn."""
+        return self._cfg.min_fill
 
     @property
     def max_staleness(self) -> float:
@@ -186,6 +192,8 @@ class ReplayIndex:
         self._alive += not self._sampler.alive(slot)
         self._use[slot] = 0
         self._made_at[slot] = made_at
+        if 0 <= made_at < self._oldest:
+            self._oldest = made_at
         if priority is None:
             self._sampler.set_one(slot, self.max_priority)
         else:
@@ -206,6 +214,7 @@ class ReplayIndex:
         made_at = np.asarray(made_at)
         if made_at.ndim:
             made_at = made_at[-len(ids) :]
+        self._oldest = min(self._oldest, _oldest_of(made_at))
         for span in self.places.spans(ids.start, ids.stop):
             slots = np.arange(span.start, span.stop)
             rows = slice(span.offset, span.offset + len(slots))
@@ -235,11 +244,12 @@ class ReplayIndex:
             self._on_drop(self.drop(np.unique(slots[self._use[slots] >= self._cfg.max_use])))
 
     def _retire_stale(self, train_iter: int) -> None:
-        if math.isfinite(self._cfg.max_staleness):
+        if train_iter - self._oldest > self._cfg.max_staleness:
             slots = self.living()
             made_at = self._made_at[slots]
-            is_stale = (made_at >= 0) & (train_iter - made_at > self._cfg.max_staleness)
-            self._on_drop(self.drop(slots[is_stale]))
+            is_known, is_stale = made_at >= 0, train_iter - made_at > self._cfg.max_staleness
+            self._oldest = _oldest_of(made_at[~is_stale])
+            self._on_drop(self.drop(slots[is_known & is_stale]))
 
     def living(self) -> Array:
         """Slots that can be drawn, the oldest item first."""
@@ -430,6 +440,7 @@ class ReplayIndex:
         self._sampler.restore(mass)
         self._use[slots] = marks["use"]
         self._made_at[slots] = marks["made_at"]
+        self._oldest = -math.inf  # to be found
         self._alive = int(np.count_nonzero(marks["mass"]))
         self.max_priority = float(marks["max_priority"])
         start = float(state["annealing"]["start"])
@@ -438,6 +449,12 @@ class ReplayIndex:
         self._draws = int(state["annealing"]["draws"])
         self._rng.bit_generator.state = state["rng"]["state"]
         self.alpha = alpha
+
+
+def _oldest_of(made_at: Array) -> float:
+    """Returns the least of train iterations of any shape that is known; infinite without one."""
+    known = made_at[made_at >= 0]
+    return float(known.min()) if known.size else math.inf
 
 
 def check_priorities(priorities: Array, count: int) -> float:

@@ -59,15 +59,16 @@ TRANSITIONS = SequenceRule()
 
 
 def make_placer(
-    partition_size: int, block_bytes: int, first: BlockReady, rule: SequenceRule
+    buffer: ReplayIndex, block_bytes: int, first: BlockReady, rule: SequenceRule
 ) -> RowPlacer:
     """Make the placer of a partition's ring, which takes its size from the first block.
 
     Its items may be short, as episodes are at first: sequences of full items are farther apart.
     """
-    full_block = block_rows(block_bytes, first.shard.row_bytes(), partition_size)
+    size = buffer.capacity
+    full_block = block_rows(block_bytes, first.shard.row_bytes(), size)
     rows_per_item = max(rule.apart, first.shard.rows / max(item_count(first, rule), 1))
-    return RowPlacer(ring_rows(partition_size, full_block, rows_per_item))
+    return RowPlacer(ring_rows(size, full_block, rows_per_item, buffer.min_fill))
 
 
 def item_count(ready: BlockReady, rule: SequenceRule) -> int:
@@ -306,8 +307,7 @@ class Partition:
     def place(self, ready: BlockReady) -> AdmitBlock:
         """Assign rows to a block; items of the blocks that it overwrites leave the index."""
         if self._placer is None:
-            size = self.buffer.capacity
-            self._placer = make_placer(size, self._block_bytes, ready, self.rule)
+            self._placer = make_placer(self.buffer, self._block_bytes, ready, self.rule)
         block = self._placed.get(ready.block_id)
         if block is not None:
             block.grow(ready)

@@ -21,14 +21,22 @@ def rule_of(policy: PolicyConfig) -> SequenceRule:
     return dataclasses.replace(policy.sequence, burn_in=policy.burn_in, item_len=item_len)
 
 
-def ring_rows(partition_size: int, full_block: int, rows_per_item: float = 1.0) -> int:
+SHORTEST = 2
+"""Ring rows of an item that is a transition alone, with the row behind it."""
+
+
+def ring_rows(
+    partition_size: int, full_block: int, rows_per_item: float = 1.0, min_fill: int = 0
+) -> int:
     """Rows of the ring for `partition_size` items, in blocks of up to `full_block` rows.
 
-    `rows_per_item` is measured on the first block: up to 2, where items are single transitions; of
-    sequences it is at least `SequenceRule.apart`.
+    `rows_per_item` is measured on the first block: up to `SHORTEST`, where items are single
+    transitions; of sequences it is at least `SequenceRule.apart`. There is room for `min_fill`
+    items however short those of later blocks are.
     """
     slack = max(RING_SLACK, rows_per_item + 0.05)
-    return int(partition_size * slack) + 2 * full_block
+    shortest = max(SHORTEST, rows_per_item)
+    return int(max(partition_size * slack, min_fill * shortest)) + 2 * full_block
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcdi.config.compiled import repeats_as
+from hpcdi.config.compiled import FREE_OF_ENV, repeats_as
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.league import why_other_league
 from hpcdi.config.load import load, read_mapping
@@ -62,17 +62,7 @@ BINDING = (
 )
 """Keys that must keep their values, with everything below them."""
 
-FREE = (
-    "env.import_names",
-    "env.collector_env_num",
-    "env.collector_episode_num",
-    "env.evaluator_env_num",
-    "env.evaluator_episode_num",
-    "env.stop_value",
-    "env.manager",
-    "env.vectorization",
-    "env.autoreset",
-)
+FREE = tuple(f"env.{name}" for name in FREE_OF_ENV)
 """Exceptions: keys below `BINDING` that may change."""
 
 SHAPES = (
@@ -419,7 +409,8 @@ def take(
         mpi: version of the MPI library.
 
     Raises:
-        LaunchError: another run took it first. CheckpointError: there is no intact snapshot.
+        LaunchError: another run took it first, or it cannot be restarted once more.
+        CheckpointError: there is no intact snapshot.
         NoProgressError: the run was restarted too often without progress.
     """
     mapping, places = to_mapping(config), [place.facts() for place in placement]

@@ -37,7 +37,7 @@ from hpcdi.store.sealed import (
     write_sealed,
     write_sealed_json,
 )
-from hpcdi.types import RESTART_NUMBERS
+from hpcdi.types import MOST_RESTARTS, RESTART_NUMBERS
 from hpcdi.utils.metrics import human_count
 from hpcdi.utils.progress import USUAL_PATIENCE
 from hpcdi.utils.trackers import seen_in
@@ -324,6 +324,7 @@ def count_restart(layout: RunLayout, reached: Mapping[str, int], limit: int) -> 
 
     Raises:
         NoProgressError: that has happened more often.
+        LaunchError: the run was restarted as often as one can be.
         StoreError: the file system fails.
     """
     facts = load(layout.root)
@@ -338,6 +339,13 @@ def count_restart(layout: RunLayout, reached: Mapping[str, int], limit: int) -> 
             "system.max_restarts_without_progress"
         )
     restarts = max(int(facts.get("restarts", 0)), _last_start_in(layout)) + 1
+    if restarts > MOST_RESTARTS:
+        raise LaunchError(
+            f"the run in {layout.root} was restarted {MOST_RESTARTS} times, and cannot be once "
+            "more: there are no numbers left for its blocks. Begin a new run; its "
+            "policy.learn.learner.hook.load_ckpt_before_run takes "
+            f"{layout.latest_policy}, and off-policy its `data` this folder"
+        )
     return dict(zip(_RESTARTS, (restarts, in_vain, dict(reached)), strict=True))
 
 

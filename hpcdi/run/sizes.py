@@ -104,9 +104,10 @@ def _ring_bytes(config: ExperimentConfig, row_bytes: int, learners: int) -> int:
     """Returns the bytes of the rows of each of the learners that share a buffer."""
     from hpcdi.replay.placer import ring_rows, rule_of
 
-    size = int(config.policy.other.replay_buffer.replay_buffer_size) // learners
+    buffer = config.policy.buffer
+    size, min_fill = (n // learners for n in (buffer.replay_buffer_size, buffer.min_fill))
     rows_per_item = rule_of(config.policy).apart
-    return ring_rows(size, full_block(config, row_bytes), rows_per_item) * row_bytes
+    return ring_rows(size, full_block(config, row_bytes), rows_per_item, min_fill) * row_bytes
 
 
 def too_many_files(config: ExperimentConfig) -> list[Problem]:

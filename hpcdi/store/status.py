@@ -44,21 +44,33 @@ def job_of(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: variables[name] for name in _JOB_VARIABLES if name in variables}
 
 
-def best_return(layout: RunLayout) -> float:
-    """Mean return of the policy that a run folder holds as the best; -inf where it holds none."""
+def best_return(layout: RunLayout, evaluates_as: str = "") -> float:
+    """Mean return of the policy that a run folder holds as the best; -inf where it holds none.
+
+    Args:
+        layout: the run folder.
+        evaluates_as: see `hpcdi.config.compiled.evaluates_as`: what has another does not count.
+    """
     names = checkpoint_names(layout.checkpoints_dir)
     means = [float("-inf")]
     for name in names:
         if name.startswith(BEST_CHECKPOINT):  # a kill may have left the one before it
             with contextlib.suppress(StoreError):  # torn
                 facts = open_checkpoint(layout.checkpoints_dir / name).facts
-                means += [facts["reward_mean"]] if "reward_mean" in facts else []
+                counts = "reward_mean" in facts and _is_comparable(facts, evaluates_as)
+                means += [facts["reward_mean"]] if counts else []
     return max(means)
 
 
-def best_evaluation(layout: RunLayout) -> Evaluation | None:
-    """The best evaluation of a run as its status file has it; None where it has none."""
-    held = read_json(layout.status_file).get("best_evaluation")
+def best_evaluation(layout: RunLayout, evaluates_as: str = "") -> Evaluation | None:
+    """The best evaluation of a run as its status file has it; None where it has none.
+
+    Args:
+        layout: the run folder.
+        evaluates_as: see `best_return`.
+    """
+    status = read_json(layout.status_file)
+    held = status.get("best_evaluation") if _is_comparable(status, evaluates_as) else None
     try:
         evaluation = Evaluation(**held) if isinstance(held, dict) else None
     except TypeError:
@@ -69,6 +81,10 @@ def best_evaluation(layout: RunLayout) -> Evaluation | None:
     return evaluation if all(isinstance(value, int | float) for value in numbers) else None
 
 
+def _is_comparable(facts: Mapping[str, Any], evaluates_as: str) -> bool:
+    return facts.get("evaluates_as") in (None, "", evaluates_as)
+
+
 class StatusFile:
     """Writes the file when it is due; a disk that is full ends no run.
 
@@ -76,9 +92,12 @@ class StatusFile:
         path: of the file.
         limits: environment steps and train iterations at which the run ends; may be infinite.
         stop_value: mean return that ends it.
+        evaluates_as: see `best_return`.
     """
 
-    def __init__(self, path: Path, limits: tuple[float, float], stop_value: float) -> None:
+    def __init__(
+        self, path: Path, limits: tuple[float, float], stop_value: float, evaluates_as: str = ""
+    ) -> None:
         self._path = path
         self._started_at, self._began = time.time(), time.monotonic()
         self._always = {
@@ -88,9 +107,12 @@ class StatusFile:
             "job": job_of(os.environ),
             "started_at": self._started_at,
             "limits": {"env_steps": limits[0], "train_iter": limits[1], "stop_value": stop_value},
+            "evaluates_as": evaluates_as,
         }
         earlier = read_json(path)  # of a run that is resumed: it may end before it is evaluated
         self._earlier = {name: earlier[name] for name in _EVALUATIONS if earlier.get(name)}
+        if not _is_comparable(earlier, evaluates_as):
+            self._earlier.pop("best_evaluation", None)
         count = self._earlier.get("evaluations")
         self._evaluations = count if isinstance(count, int) else 0
         self._due = float("-inf")

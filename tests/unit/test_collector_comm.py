@@ -30,11 +30,13 @@ from hpcdi.comm.messages import (
     TaskReturned,
     WorkerReady,
 )
+from hpcdi.config.compiled import evaluates_as
 from hpcdi.errors import CommError, ConfigError, UnknownTypeError
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.collector import channels
 from hpcdi.roles.learner.publisher import PolicyFile, PolicyPublisher
 from hpcdi.roles.learner.role import Learner
+from hpcdi.store.checkpoints import BEST_CHECKPOINT, open_checkpoint
 from hpcdi.store.policies import read_policy
 from hpcdi.store.shards import read_shard
 from hpcdi.types import MAIN, Lockstep
@@ -141,6 +143,9 @@ def test_an_evaluation_uses_the_present_policy_and_publishes_the_best(tmp_path: 
     assert all(result.episode_returns.tolist() == [15.0] * 6 for result in results)
     best = read_policy(script.layout.best_policy)
     assert best.version == 5, "15 is better than 14, and not better than 15 or 100"
+    facts = open_checkpoint(script.layout.checkpoints_dir / BEST_CHECKPOINT).facts
+    assert (facts["train_iter"], facts["reward_mean"]) == (5, 15.0)
+    assert facts["evaluates_as"] == evaluates_as(script.context.config)
     for name, tensor in best.state_dict().items():
         assert torch.equal(tensor, script.model[name])
 

@@ -22,6 +22,7 @@ from hpcdi.config.fields import (
     ComponentConfig,
     Parser,
     component,
+    components,
     convert,
     section,
     setting,
@@ -71,6 +72,11 @@ class Steam:
 @dataclass(frozen=True)
 class Train:
     engine: Any = component(STEAM, "steam", "what moves it")
+
+
+@dataclass(frozen=True)
+class Fleet:
+    engines: dict[str, Any] = components(ENGINES, "by name")
 
 
 @dataclass(frozen=True)
@@ -237,6 +243,21 @@ def test_imported_modules_are_named_in_the_result() -> None:
     assert config.engine.import_names == ("json", "math")
 
 
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ([0, "one"], None),
+        ([0, "0"], "has '0' twice, as a text and as a number: quote both"),
+        ([0.5], "has the key 0.5 (a number), where a text stands: quote it"),
+    ],
+)
+def test_names_of_components_are_texts(names: list[Any], problem: str | None) -> None:
+    parser = Parser()
+    fleet = parser.parse(Fleet, {"engines": {name: {"type": "electric"} for name in names}})
+    assert parser.problems == ([Problem("engines", problem)] if problem is not None else [])
+    assert [*fleet.engines] == ([] if problem is not None else ["0", "one"])
+
+
 def test_rules_of_a_component_are_checked_at_its_path() -> None:
     _, problems = parse({"name": "x", "engine": {"cylinders": 2, "turbo": True}})
     assert problems == {"engine.turbo": "needs three cylinders"}
@@ -280,6 +301,9 @@ def test_rules_add_what_is_not_told_yet(mapping: dict[str, Any], message: str) -
         (4, int | tuple[int, ...] | None, 4),
         ([4, 5], int | tuple[int, ...] | None, (4, 5)),
         ({"a": 1}, dict[str, Any], {"a": 1}),
+        ({0: "a", "b": "c"}, dict[str, str], {"0": "a", "b": "c"}),
+        ({"a": {0: 1}}, dict[str, Any], {"a": {0: 1}}),  # somebody else's: as it is
+        ({0: 1}, dict, {0: 1}),
         ("b", Literal["a", "b"], "b"),
         (object, Any, object),
         (np.int64(3), int, 3),
@@ -323,6 +347,12 @@ def test_values_that_fit(value: Any, hint: Any, result: Any) -> None:
         ("ab", tuple[str, ...], "must be a list, not 'ab' (a string)"),
         ([1, "x"], tuple[int, ...], "must be an integer, not 'x' (a string)"),
         ([1], dict[str, Any], "must be a mapping, not a list"),
+        ({0: 1, "0": 2}, dict[str, int], "has '0' twice, as a text and as a number: quote both"),
+        (
+            {True: 1},
+            dict[str, int],
+            "has the key True (true or false), where a text stands: quote it",
+        ),
         ("c", Literal["a", "b"], "must be one of 'a', 'b', not 'c'"),
         (
             "x",

@@ -502,3 +502,18 @@ def test_a_hash_that_begins_no_comment_is_text(tmp_path: Path, value: str) -> No
     (tmp_path / "a.yaml").write_text(ENV)
     read = read_mapping(tmp_path / "a.yaml", [f"exp_name={value}"])
     assert read["exp_name"] == value.strip("'\"")
+
+
+def test_names_may_be_written_as_numbers(load_text: Load) -> None:
+    """They were no texts, and met code that takes texts: a traceback, or a failure later."""
+    policy = load_text(f"{ENV}policy: {{model: {{leaf_encoders: {{0: mlp}}}}}}").config.policy
+    assert isinstance(policy, TorchPolicyConfig)
+    assert policy.model.leaf_encoders == {"0": "mlp"}
+    league = "policy: {other: {commander: {type: one_vs_one, league: {players: {1: main}}}}}"
+    with pytest.raises(ConfigError, match=r"league\.players: must begin with the main player"):
+        load_text(ENV + league)
+    with pytest.raises(ConfigError, match=r"policy\.model\.leaf_encoders"):  # two of one name
+        load_text(
+            f"{ENV}policy: {{model: {{leaf_encoders: {{0: mlp}}}}}}",
+            "policy.model.leaf_encoders.0=mlp",
+        )

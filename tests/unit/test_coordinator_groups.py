@@ -315,6 +315,11 @@ def test_an_exploiter_that_was_frozen_begins_anew() -> None:
     again.load_state_dict(run.groups.state_dict())
     assert again["exploiter"].began_at == 5
     assert kinds(run.tick(), BeginAnew) == []
+    run.publish(5)
+    for block in [*run.groups.partitions[EXPLOITER]._placed]:
+        run.hear(EXPLOITER, admitted(block))
+    drawn = [order.message for order in run.ask(EXPLOITER) if isinstance(order.message, Batches)]
+    assert [(batches.env_steps, batches.began_at) for batches in drawn] == [(10, 5)]
 
 
 def test_the_first_player_that_has_done_its_iterations_ends_the_run() -> None:

@@ -9,19 +9,23 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fakes.clock import Clock
 from hpcdi.config.league import LeagueConfig
 from hpcdi.league.league import (
     League,
     Payoff,
+    Rating,
     Strengths,
     frozen_file,
     name_of_frozen,
 )
-from hpcdi.league.view import names_of, shown_of
+from hpcdi.league.view import LeagueView, names_of, shown_of
+from hpcdi.store.atomic import read_json
 from hpcdi.types import Array
 
 
@@ -188,6 +192,26 @@ def test_a_copy_that_is_not_known_joins_by_its_games() -> None:
     late.count_games([("main", f"main_{n:06d}", 1, 0, 0) for n in (10, 2, 3)])
     assert [p.name[-2:] for p in late.frozen("main")] == ["02", "03", "10"], "oldest first"
     assert [name[-2:] for name in names_of(shown_of(late, 0))] == ["in", "02", "03", "10"]
+
+
+def test_ratings_that_take_long_are_made_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a thousand copies took a second, every other second of rank 0."""
+    clock, file = Clock(), tmp_path / "league.json"
+    league, view, written = league_with(1), LeagueView(file), []
+
+    def ratings() -> dict[str, Rating]:
+        clock.now += 0.5
+        return {}
+
+    monkeypatch.setattr("hpcdi.league.view.time", clock)
+    monkeypatch.setattr(league, "ratings", ratings)
+    for now in (0.0, 2.0, 9.9, 10.0, 19.9):
+        view.refresh(league, int(10 * now), now)
+        written.append(read_json(file)["env_steps"])
+    view.refresh(league, 200, 20.0 - 1e-3, at_once=True)
+    assert [*written, read_json(file)["env_steps"]] == [0, 0, 0, 100, 100, 200]
 
 
 def test_the_newest_copies_of_all_players_are_shown_whatever_their_numbers() -> None:

@@ -63,6 +63,16 @@ def test_ring_rows() -> None:
     assert ring_rows(1, 1) == 3
 
 
+def test_drawing_begins_though_items_become_as_short_as_they_can_be() -> None:
+    """The ring was of the first block's rows for an item: it never held `min_fill` of others."""
+    partition = make_partition(min_fill=98)
+    give(partition, block(1, [19]))
+    for number in range(2, 40):
+        give(partition, block(number, [1] * 10))
+    partition.demand(demand(1, 4))
+    assert serve(partition) is not None, partition.blocked
+
+
 def test_place_orders_consecutive_rows_of_one_ring() -> None:
     partition = make_partition()
     first, second = partition.place(block(1, [5, 5])), partition.place(block(2, [6]))

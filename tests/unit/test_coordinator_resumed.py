@@ -20,9 +20,11 @@ from fakes.replay import (
 )
 from fakes.scheduler import EVERY_S, Shown, experiment
 from hpcdi.comm.messages import BlockAdmitted, BlockReady
+from hpcdi.config.compiled import evaluates_as
+from hpcdi.config.load import load
 from hpcdi.replay.manager import ReplayManager
 from hpcdi.roles.coordinator.coordinator import Coordinator
-from hpcdi.roles.coordinator.groups import Groups
+from hpcdi.roles.coordinator.groups import Groups, create_groups
 from hpcdi.roles.coordinator.snapshots import STATE_KIND, STATE_VERSION, Resumed
 from hpcdi.roles.coordinator.view import RunView, summary
 from hpcdi.store.checkpoints import BEST_CHECKPOINT, save_checkpoint
@@ -41,20 +43,21 @@ def evaluation(mean: float, version: int = 7) -> Evaluation:
     return Evaluation(mean, 1.0, mean - 1, mean + 1, 20, version, 1000, 0.5, {"episode/r": mean})
 
 
-def write_best(layout: RunLayout, mean: float, name: str = BEST_CHECKPOINT) -> Path:
+def write_best(layout: RunLayout, mean: float, name: str = BEST_CHECKPOINT, **more: str) -> Path:
     """As a collector does that has evaluated."""
 
     def write(path: Path) -> None:
         path.write_bytes(b"weights")
 
-    facts = {"train_iter": 453, "reward_mean": mean}
+    facts = {"train_iter": 453, "reward_mean": mean, **more}
     files = {"policy.safetensors": write}
     return save_checkpoint(layout.checkpoints_dir, name, files, facts, keep=None, replace=True)
 
 
-def write_status(layout: RunLayout, *evaluations: Evaluation) -> None:
+def write_status(layout: RunLayout, *evaluations: Evaluation, **more: str) -> None:
     status = Status((5, 2.5), (3, 1.0), [], None, ([], []))
-    StatusFile(layout.status_file, (INF, INF), 195.0).refresh(lambda: status, evaluations, 0.0)
+    file = StatusFile(layout.status_file, (INF, INF), 195.0, **more)
+    file.refresh(lambda: status, evaluations, 0.0)
 
 
 # ---------------------------------------------------------------------------------- the best policy
@@ -89,6 +92,55 @@ def test_what_the_next_evaluation_has_to_beat_is_the_best_in_the_run_folder(
         task = commander.evaluation_task(EVERY_S)
         assert task is not None
         assert task.publish_above == best
+
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+AGAINST = "policy.other.commander.evaluate_against=fakes.battles:first_legal"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "is_kept"),
+    [
+        ("cartpole_ppo", ("env.evaluator_episode_num=99", "env.stop_value=2", "seed=9"), True),
+        ("cartpole_ppo", ("env.keep_infos=[x]", "env.seeds='0..9'"), True),
+        ("cartpole_ppo", ("env.kwargs={x: 1}",), False),
+        ("cartpole_ppo", ("env.eval_kwargs={x: 1}",), False),
+        ("cartpole_ppo", ("env.wrappers=[NormalizeReward]",), False),
+        ("cartpole_ppo", ("policy.eval.sample=true",), False),
+        ("cartpole_ppo", ("policy.eval.max_steps=3",), False),
+        ("tictactoe_league", (AGAINST,), False),
+    ],
+)
+def test_the_best_of_other_evaluations_has_not_to_be_beaten(
+    name: str,
+    settings: tuple[str, ...],
+    is_kept: bool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The best against random moves stayed the best policy when an opponent was harder to beat.
+
+    Also where a snapshot came before the first evaluation of the new kind.
+    """
+    layout = RunLayout(tmp_path)
+    before, now = (load(CONFIGS / f"{name}.yaml", given).config for given in ((), settings))
+    of_before = {"evaluates_as": evaluates_as(before)}
+    write_best(layout, 0.9, **of_before)
+    write_status(layout, evaluation(0.9), **of_before)
+    groups = create_groups(before)
+    groups.main.recall(0.8, evaluation(0.8))
+    state, best = groups.state_dict(), 0.9 if is_kept else -INF
+    for _ in range(2):
+        coordinator = WorkerCoordinator(now, layout=layout, workers=[])
+        with coordinator:
+            whole = {**coordinator.state_dict(), "groups": state}
+            facts = {"env_steps": 0, "train_iter": 0}
+            coordinator.resume(Resumed("snapshot_000001", "", facts, whole))
+            main = coordinator.groups.main
+            assert (main.best, main.best_evaluation) == (best, evaluation(0.9) if is_kept else None)
+            state = coordinator.groups.state_dict()
+    said = "the best one so far, of mean return 0.8, is not compared with them"
+    assert (said in caplog.text) != is_kept
 
 
 def test_a_best_checkpoint_that_is_torn_says_nothing_and_one_that_a_kill_left_does(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from hpcdi.commands.inspect import episodes_of
 from hpcdi.data import read_episodes
 from hpcdi.errors import LaunchError, ShardError, StoreError
 from hpcdi.roles.fault import tear
+from hpcdi.store import rows
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
-from hpcdi.types import ITEM_DTYPE, NO_SEED
+from hpcdi.types import ITEM_DTYPE, NO_SEED, Array, Columns
 
 STEPS = "policy.other.commander.max_env_step=600"
 
@@ -242,6 +244,26 @@ def test_behind_a_gap_an_episode_that_has_ended_says_nothing_of_another_player_s
 ) -> None:
     behind = [of("a", 3, [(10, 5, True)]), of("b", 4, [(11, 5, True)])]
     assert whole(monkeypatch, of("a", 1, [(0, 0, True)]), *behind) == [0]
+
+
+def test_an_episode_that_was_abandoned_keeps_no_more_than_its_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A whole block stayed in memory for each: those of a run that abandons many filled it."""
+    rewards = list[weakref.ref[Array]]()
+
+    def transitions(block: Block) -> Columns:
+        columns = rows.transitions(block)
+        rewards.append(weakref.ref(columns["reward"]))
+        return columns
+
+    monkeypatch.setattr(data, "transitions", transitions)
+    blocks = [block_of(n, [(2 * n, 0, False), (2 * n + 1, 1, True)]) for n in range(1, 9)]
+    monkeypatch.setattr(data, "_blocks", lambda *_: iter(blocks))
+    episodes = data._episodes_of([Path("x")], "0", None, unfinished=True)
+    assert [next(episodes).resets for _ in blocks] == [1] * 8
+    assert [reward() is None for reward in rewards] == [True] * 7 + [False], "the one it reads"
+    assert [(len(episode), episode.is_whole) for episode in episodes] == [(2, False)] * 8
 
 
 def test_a_damaged_block_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,8 @@ from hpcdi.store.inspect import inspect
 from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
-from hpcdi.store.sealed import load_sealed_json
-from hpcdi.types import RESTART_NUMBERS
+from hpcdi.store.sealed import load_sealed_json, write_sealed_json
+from hpcdi.types import RESTART_NUMBERS, block_number
 from hpcdi.utils.event_file import TensorBoardWriter
 
 ROOT = Path(__file__).parent.parent.parent
@@ -447,6 +447,20 @@ def test_a_restart_that_was_forgotten_overwrites_no_shard(tmp_path: Path) -> Non
     shard.touch()
     reached = {"train_iter": 1, "env_steps": 1}
     assert run_folder.count_restart(layout, reached, 9)["restarts"] == 4
+
+
+def test_a_run_is_not_restarted_so_often_that_ids_are_those_of_the_next_rank(
+    tmp_path: Path,
+) -> None:
+    layout = claim(tmp_path / "run")
+    facts, reached = run_folder.load(layout.root), {"train_iter": 1, "env_steps": 1}
+    write_sealed_json(layout.run_file, {**facts, "restarts": 1097})
+    last = run_folder.count_restart(layout, reached, 9)["restarts"]
+    newest = (last + 1) * RESTART_NUMBERS - 1
+    assert block_number(newest) == newest
+    write_sealed_json(layout.run_file, {**facts, "restarts": last})
+    with pytest.raises(LaunchError, match="was restarted 1098 times, and cannot be once more"):
+        run_folder.count_restart(layout, reached, 9)
 
 
 def test_a_folder_that_a_job_is_to_fill_is_that_job_s_alone(

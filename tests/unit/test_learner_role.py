@@ -368,6 +368,27 @@ def test_a_learner_of_another_group_has_its_own_files_and_may_begin_anew(
     assert read_policy(run.layout.latest_policy_of("exploiter")).version == 6
 
 
+@pytest.mark.parametrize("training", [make_training, make_learner])
+def test_schedules_by_steps_begin_anew_too(
+    step: Callable[..., Stepped], training: MakeTraining
+) -> None:
+    """An exploiter that began anew kept the rate of the one before: after all steps, 0."""
+    rule = {"key": "learning_rate", "end": 0.0, "env_steps": 900}
+    learn = {
+        "batch_size": BATCH, "learning_rate": 0.1, "schedule": rule,
+        "learner": {"hook": {"log_show_after_iter": 1}},
+    }  # fmt: skip
+    run = step(experiment(policy={"learn": learn}, system={"prefetch": 2}), training=training)
+    run.begin()
+    for began_at in (0, 450, 900):  # of the 900 steps of the run
+        run.tell(dataclasses.replace(batches(1), began_at=began_at))
+        run.turn()
+    rates = [info.scalars["cur_lr"] for info in run.all_of(LearnInfo)]
+    assert rates == pytest.approx([0.0, 0.05, 0.1])
+    assert run.learner._training is not None
+    assert run.learner._training.env_steps == 900, "curves are over all of them"
+
+
 def test_a_learner_that_begins_anew_begins_with_the_checkpoint_that_is_named(
     step: Callable[..., Stepped],
 ) -> None:

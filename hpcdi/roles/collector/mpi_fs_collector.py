@@ -26,6 +26,7 @@ from hpcdi.comm.messages import (
     TaskReturned,
 )
 from hpcdi.config.compat import component_class
+from hpcdi.config.compiled import evaluates_as
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.roles import CommCollectorConfig
 from hpcdi.errors import EXIT_REQUEUE, EnvError, EnvRanksLost, EnvValueError
@@ -448,7 +449,11 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         layout, fsync = self._place.layout, self._place.config.system.storage.fsync
         publish_policy(layout.best_policy, image, fsync=fsync)
         writers = {POLICY_FILE: partial(publish_policy, image=image)}
-        facts = {"train_iter": image.version, "reward_mean": mean}
+        facts = {
+            "train_iter": image.version,
+            "reward_mean": mean,
+            "evaluates_as": evaluates_as(self._place.config),
+        }
         folder = layout.checkpoints_dir
         save_checkpoint(folder, BEST_CHECKPOINT, writers, facts, keep=None, replace=True)
 

@@ -290,7 +290,9 @@ class Coordinator(Closing):
         """Resume from a snapshot of the run, before its first turn."""
         self._scheduler.resume(resumed)
         if self._layout is not None:  # after the snapshot there may have been a better one
-            self.groups.main.recall(best_return(self._layout), best_evaluation(self._layout))
+            main, layout = self.groups.main, self._layout
+            best = best_return(layout, main.evaluates_as)
+            main.recall(best, best_evaluation(layout, main.evaluates_as))
             if self._scheduler.league is not None:
                 self._scheduler.league.learn_versions(partial(_version_of, self._layout))
         blocks = (ready.block_id for ready in resumed.published.values())

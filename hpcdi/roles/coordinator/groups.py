@@ -29,6 +29,7 @@ from hpcdi.comm.messages import (
     LearnResult,
     LearnTask,
 )
+from hpcdi.config.compiled import evaluates_as
 from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.config.schema import ExperimentConfig, learners_of
 from hpcdi.dataclass import dataclass
@@ -37,6 +38,7 @@ from hpcdi.replay.manager import ReplayFigures, ReplayManager, create_replay
 from hpcdi.replay.partition import Partition
 from hpcdi.roles.coordinator.workers import State, Worker
 from hpcdi.types import FIGURES_KEPT, MAIN, Columns, Interval, ScalarWriter
+from hpcdi.utils.log import LOGGER
 from hpcdi.utils.progress import Evaluation, best_of
 
 
@@ -227,6 +229,7 @@ class Group:
         name: unique in the run; in a league the name of its player.
         replay: its replay buffer.
         evaluation: decides when its policy is evaluated.
+        evaluates_as: what its evaluations are of; see `hpcdi.config.compiled.evaluates_as`.
         learners: its members, and their task.
         pause: whether its collectors were ordered to wait for its learners; None: none has begun.
         shared_at: `env_steps` when its first collector began, see `share_out`.
@@ -252,6 +255,7 @@ class Group:
     replay: ReplayManager
     evaluation: EvaluationClock
     learners: Learners = field(default_factory=Learners)
+    evaluates_as: str = ""
     pause: CollectPause | None = None
     shared_at: int = 0
     counted_at: float = math.inf
@@ -415,6 +419,7 @@ class Group:
             "priorities_stale": self.priorities_stale,
             "began_at": self.began_at,
             "evaluated_iter": self.evaluated_iter,
+            "evaluates_as": self.evaluates_as,
             "best": self.best if math.isfinite(self.best) else None,
             # one text: names of figures may have any letters
             "best_evaluation": json.dumps(vars(best)) if best is not None else "",
@@ -439,6 +444,15 @@ class Group:
         self.best = -math.inf if state["best"] is None else state["best"]
         best = state["best_evaluation"]
         self.best_evaluation = Evaluation(**json.loads(best)) if best else None
+        if state.get("evaluates_as") not in (None, "", self.evaluates_as):
+            if self.best > -math.inf:
+                LOGGER.warning(
+                    "evaluations of %s are of other settings now: the best one so far, of mean "
+                    "return %g, is not compared with them",
+                    self.name,
+                    self.best,
+                )
+            self.best, self.best_evaluation = -math.inf, None
         self.evaluation.load_state_dict(state["evaluation"])
         self.replay.load_state_dict(state["replay"], published)
         drawn = int(state["replay"]["drawn"])
@@ -582,6 +596,7 @@ def create_groups(
             create_replay(config, curves, collectors, size, number, in_turns=in_turns),
             EvaluationClock(every),
             Learners(size),
+            evaluates_as(config),
         )
         for number, (name, size) in enumerate(sizes.items())
     )

@@ -553,7 +553,7 @@ class Scheduler:
             task = worker.task
             if not isinstance(task, CollectTask):  # it has ended meanwhile
                 continue
-            if task.player not in of_players or self.league is not None:  # drawn for each collector
+            if task.player not in of_players:
                 setting = self.commander.get_setting_collect(self.groups.of(task))
                 of_players[task.player] = setting, instructions_of(setting, scheduled)
             setting, instructions = of_players[task.player]
@@ -760,7 +760,10 @@ class Scheduler:
             group: the group.
             collecting: ranks whose rollouts an on-policy batch waits for.
         """
-        return list(starmap(Order, group.replay.serve(group.env_steps, collecting)))
+        served = group.replay.serve(group.env_steps, collecting)
+        if at := group.began_at:  # of exploiters alone
+            served = [(rank, dataclasses.replace(some, began_at=at)) for rank, some in served]
+        return list(starmap(Order, served))
 
     def take_snapshot(self, now: float) -> list[Order]:
         """Begin a snapshot, if there is anything to keep; its orders must be a turn's last."""

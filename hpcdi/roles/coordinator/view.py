@@ -32,6 +32,7 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
+from hpcdi.config.compiled import evaluates_as
 from hpcdi.config.schema import ExperimentConfig, offline_iterations
 from hpcdi.dataclass import dataclass
 from hpcdi.league.view import LeagueView
@@ -363,7 +364,9 @@ class RunView:
         self._line = StatusLine(
             is_terminal=is_terminal, interval_s=interval_s, limits=limits, started=self._started
         )
-        self._file = StatusFile(layout.status_file, limits, config.env.stop_value)
+        self._file = StatusFile(
+            layout.status_file, limits, config.env.stop_value, evaluates_as(config)
+        )
 
     @property
     def curves(self) -> RunRecord:

@@ -203,6 +203,7 @@ class Staged(NamedTuple):
     columns: Any  # as `HostStage.take` takes them
     unique_ids: Array
     env_steps: int
+    began_at: int  # see `Batches`
 
 
 @dataclass
@@ -337,7 +338,7 @@ class Feed:
         columns = self._ring.gather(order.rows.reshape(-1), self._sequence)
         staged = self.stage.split(columns, order.weights)
         for batch, unique_ids in zip(staged, order.unique_ids, strict=True):
-            self._ready(Staged(batch, unique_ids, order.env_steps))
+            self._ready(Staged(batch, unique_ids, order.env_steps, order.began_at))
 
     # ---------------------------------------------------------------------- on the computing thread
 
@@ -376,4 +377,5 @@ class Feed:
         def feedback(priorities: Array) -> None:
             self._feedback.append((ids, priorities))
 
-        return Batch(self.stage.take(staged.columns), ids, staged.env_steps, feedback)
+        columns = self.stage.take(staged.columns)
+        return Batch(columns, ids, staged.env_steps, feedback, staged.began_at)

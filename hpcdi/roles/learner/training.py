@@ -35,12 +35,14 @@ class Batch:
         unique_ids: ids of the items, [batch]. Empty: nobody wants their priorities.
         env_steps: environment steps of the run when it was drawn; -1: not known.
         feedback: takes the items' new priorities, float64 [batch].
+        began_at: `env_steps` when the policy began anew; its schedules are by the steps since then.
     """
 
     columns: Any
     unique_ids: Array | Sequence[Any]
     env_steps: int
     feedback: Callable[[Array], None]
+    began_at: int = 0
 
 
 class TrainingCallback:
@@ -169,7 +171,7 @@ class Training:
         Raises:
             PolicyError: the loss is not finite any more, or priorities do not fit the batch.
         """
-        self.prepare(batch.env_steps)
+        self.prepare(batch.env_steps, batch.began_at)
         output = self.policy.forward(batch.columns, **forward)
         logs: list[Log] = output if isinstance(output, list) else [output]
         for number, log in enumerate(logs, self.train_iter + 1):
@@ -199,17 +201,18 @@ class Training:
             )
         batch.feedback(priority)
 
-    def prepare(self, env_steps: int) -> None:
+    def prepare(self, env_steps: int, began_at: int = 0) -> None:
         """Do what comes before an update.
 
         Args:
             env_steps: environment steps of the run so far; -1: not known.
+            began_at: those when the policy began anew.
         """
         if env_steps >= 0:
             self.env_steps = env_steps
             owner = owner_of(self.policy)
             if isinstance(owner, Policy):
-                owner.set_attribute("env_steps", env_steps)  # for schedules
+                owner.set_attribute("env_steps", env_steps - began_at)  # for schedules
         self._before_update()
 
     def count(self, log: Log) -> None:
