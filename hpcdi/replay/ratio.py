@@ -49,7 +49,10 @@ class ReplayRatio:
         self._env_steps = 0
 
     def begin_round(self, transitions: int) -> None:
-        """Grant the updates that follow a round of `transitions`: at least one, also of none."""
+        """Grant the updates that follow a round of `transitions`: at least one, also of none.
+
+        Those that hindsight has copied do not count.
+        """
         if self._updates is not None:
             self._granted = max(1, self._updates(transitions))
 

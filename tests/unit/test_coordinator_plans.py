@@ -59,6 +59,7 @@ class World:
         plan: of rounds.
         names: of the players; each has two learners.
         on_policy: a batch is all that was collected.
+        copies: of each environment step, with which hindsight has filled blocks.
         limits: of the commander.
     """
 
@@ -70,14 +71,21 @@ class World:
         plan: LockstepPlan | None = None,
         names: Sequence[str] = ("main",),
         on_policy: bool = False,
+        copies: int = 0,
         **limits: float,
     ) -> None:
         self.rng, self.mean, self.now = np.random.default_rng(seed), mean, 0.0
+        self.copies, self.granted_for = copies, list[int]()
         self.learners = {name: tuple(2 * n + k for k in (1, 2)) for n, name in enumerate(names)}
         first = 1 + 2 * len(names)
         self.collectors = (first, first + 1, first + 2)
         every, numbers = Interval("iterations", EVALUATE), itertools.count(1)
         settings = {"max_staleness": 0} if on_policy else {"min_fill": 2 * STEPS}
+
+        def updates(transitions: int) -> int:
+            self.granted_for.append(transitions)
+            return 1 if on_policy else UPDATES
+
         self.groups = Groups(make_group(name, 2, every, **settings) for name in names)
         for player in self.groups:
             kind = OnPolicyPartition if on_policy else Partition
@@ -85,7 +93,7 @@ class World:
                 lambda name: make_buffer(name, **settings),
                 BLOCK_BYTES,
                 kind,
-                ReplayRatio(updates=lambda _transitions: 1 if on_policy else UPDATES),
+                ReplayRatio(updates=updates),
             )
         self.main = self.groups.main
         self.plan = plan if plan is not None else LockstepPlan(EVERY)
@@ -169,7 +177,8 @@ class World:
                 self.blocks[rank] += 1
                 block_id = (rank << BLOCK_ID_BITS) + self.blocks[rank]
                 ready = block(block_id, [steps], version=task.lockstep.policy_version)
-                ready = dataclasses.replace(ready, player=task.player)
+                made_of = steps // (1 + self.copies)
+                ready = dataclasses.replace(ready, player=task.player, made_of=made_of)
                 none = np.zeros(0, np.int64)
                 progress = CollectProgress(task.task_id, none * 1.0, none, 0, {}, task.player)
                 self.said[rank] += [ready, progress]
@@ -400,6 +409,14 @@ def test_on_policy_a_round_is_one_batch_of_all_that_it_has_collected(seed: int) 
     sizes = [len(m.rows[0]) for r in LEARNERS for m in world.sent[r] if isinstance(m, Batches)]
     assert sum(sizes) == 12 * STEPS * len(COLLECTORS), "each transition once"
     assert world.plan.rounds == 12 or world.plan.rounds == 11, "one update a round"
+
+
+def test_copies_of_hindsight_grant_no_updates() -> None:
+    world = World(0, copies=1)
+    world.run(12)
+    granted = [steps for steps in world.granted_for if steps]
+    assert granted
+    assert set(granted) == {STEPS // 2 * len(COLLECTORS)}
 
 
 def test_a_round_without_collectors_waits_for_one() -> None:

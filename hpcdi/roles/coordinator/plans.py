@@ -278,7 +278,7 @@ class LockstepPlan:
     def _hand_over(self, run: Scheduler) -> list[Order]:
         """Let the learners read the round's blocks."""
         blocks, self._blocks = sorted(self._blocks, key=_order_of), []
-        self._group(run).replay.ratio.begin_round(sum(ready.transitions for ready in blocks))
+        self._group(run).replay.ratio.begin_round(sum(ready.env_steps for ready in blocks))
         self._step = RoundStep.LEARN
         orders = [order for ready in blocks for order in run.admit(ready)]
         stored, self._stored = self._stored, []
