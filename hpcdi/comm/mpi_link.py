@@ -36,10 +36,12 @@ _TAG_HEAD = 1
 _TAG_FRAME = 2
 RANK_DIED = {
     getattr(MPI, name)
-    for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED", "ERR_IN_STATUS")
+    for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
     if hasattr(MPI, name)
 }
 """Classes of MPI's errors that say that a rank has died; none where the library has none."""
+_NO_FAILURE = (MPI.SUCCESS, MPI.ERR_PENDING)
+"""What a status says of a request that is done, or goes on, where another has failed."""
 
 _BELL_NAP_S, _LONG_NAP_S = 5e-3, 20e-3
 """First and longest nap where all ring: a bell may get lost, and one that dies does not ring."""
@@ -97,6 +99,7 @@ class MpiLink:
         self._incoming: dict[int, deque[_Incoming]] = {}
         self._lost: set[int] = set()
         self._newly_lost: list[int] = []
+        self._misses = 0  # probes without a message, since the last word of a death
         self._abandoned: list[Any] = []  # to or from dead ranks: MPI may still access the memory
 
     @property
@@ -170,16 +173,16 @@ class MpiLink:
         self._drop_sent()
         arrived: list[tuple[int, Message]] = []
         status = MPI.Status()
-        misses = 0
-        while misses < PROBES:
+        self._misses = 0
+        while self._misses < PROBES:
+            matched = None
             try:
                 matched = self._comm.Improbe(MPI.ANY_SOURCE, _TAG_HEAD, status)
             except MPI.Exception as error:
                 self._acknowledge(error)
-                matched = None
             if matched is None:
-                misses += 1
-                if arrived or self.wake.is_set():
+                self._misses += 1
+                if (arrived or self.wake.is_set()) and not self._newly_lost:
                     break
                 continue
             head = np.empty(status.Get_count(MPI.BYTE), dtype=np.uint8)
@@ -187,9 +190,9 @@ class MpiLink:
             source = status.Get_source()
             self._incoming.setdefault(source, deque()).append(_Incoming(head, request))
             arrived += self._complete(source)
+        lost, self._newly_lost = self._newly_lost, []
         for source in [source for source, waiting in self._incoming.items() if waiting]:
             arrived += self._complete(source)
-        lost, self._newly_lost = self._newly_lost, []
         for rank in lost:
             self._abandon(self._outgoing.get(rank, deque()))
             self._abandon(self._incoming.get(rank, deque()))
@@ -219,7 +222,7 @@ class MpiLink:
             incoming.frame_requests = [
                 self._comm.Irecv([frame, MPI.BYTE], source, _TAG_FRAME) for frame in incoming.frames
             ]
-        if incoming.frame_requests and not MPI.Request.Testall(incoming.frame_requests):
+        if incoming.frame_requests and not all_done(incoming.frame_requests):
             return None
         message: Message = decode(incoming.head, incoming.frames)
         return message
@@ -227,7 +230,7 @@ class MpiLink:
     def _drop_sent(self) -> None:
         for waiting in self._outgoing.values():
             try:
-                while waiting and MPI.Request.Testall(waiting[0][0]):
+                while waiting and all_done(waiting[0][0]):
                     waiting.popleft()
             except MPI.Exception as error:
                 self._acknowledge(error)
@@ -243,13 +246,34 @@ class MpiLink:
             raise error
         dead = dead_ranks(self._comm)
         self._comm.Ack_failed(len(dead))
-        self._newly_lost += [rank for rank in dead if rank not in self._lost]
+        newly_lost = [rank for rank in dead if rank not in self._lost]
+        self._newly_lost += newly_lost
         self._lost.update(dead)
+        if newly_lost:
+            self._misses = 0  # what they have sent comes before the word of their death
 
     def _abandon(self, waiting: deque[Any]) -> None:
         """Give up the messages on their way to or from a dead rank."""
         self._abandoned += waiting
         waiting.clear()
+
+
+def all_done(requests: list[MPI.Request]) -> bool:
+    """Returns whether all requests are done; they are over where it raises.
+
+    Raises:
+        MPI.Exception: what one of them has failed by, first of all what is no rank's death.
+    """
+    statuses = [MPI.Status() for _ in requests]
+    try:
+        return MPI.Request.Testall(requests, statuses)
+    except MPI.Exception as error:
+        if error.Get_error_class() != MPI.ERR_IN_STATUS:
+            raise
+        causes = [MPI.Exception(status.Get_error()) for status in statuses]
+        failed = [cause for cause in causes if cause.Get_error_class() not in _NO_FAILURE]
+        failed.sort(key=lambda cause: cause.Get_error_class() in RANK_DIED)
+        raise (failed or [error])[0] from error
 
 
 def dead_ranks(comm: MPI.Comm) -> list[int]:

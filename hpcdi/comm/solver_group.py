@@ -31,7 +31,7 @@ from mpi4py import MPI
 from hpcdi.comm.coupled import CoupledComm
 from hpcdi.comm.doorbell import Doorbell, Ringer
 from hpcdi.comm.failure import ranks_may_die
-from hpcdi.comm.mpi_link import RANK_DIED, dead_ranks
+from hpcdi.comm.mpi_link import RANK_DIED, all_done, dead_ranks
 from hpcdi.comm.pump import QUIET
 from hpcdi.comm.solver_protocol import (
     ANSWER_TAG,
@@ -335,10 +335,7 @@ class SolverGroup:
                 if not self.meet():
                     self.give_up("it has not come in time")
         if self.state is State.EXPECTED:
-            end = SolverMessage(Kind.END)
-            with contextlib.suppress(SolverLost), self._losing:
-                for rank in self.place.ranks:
-                    self._send(self._world, rank, WORLD_TAG, end)
+            self._end_before_go()
             self.state, self.reason = State.LOST, "it was never needed"
         elif self.state in (State.READY, State.BUSY, State.ENDED) and self._pair is not None:
             with contextlib.suppress(SolverLost), self._losing:
@@ -354,7 +351,7 @@ class SolverGroup:
         return True  # to the dead
 
     def _is_sent(self) -> bool:
-        if MPI.Request.Testall(self._sending):
+        if all_done(self._sending):
             self._sending, self._held = [], []
         return not self._sending
 
@@ -397,10 +394,18 @@ class SolverGroup:
                 if rank not in dead:
                     with contextlib.suppress(MPI.Exception):
                         self._send(self._pair, number, ORDER_TAG, told)
+        elif self._pairing is None:
+            self._end_before_go()
         for rank, peer in self.peers.items():
             if rank not in dead and peer.ringer is not None:  # else it is on another node
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(peer.pid, signal.SIGKILL)
+
+    def _end_before_go(self) -> None:
+        """Tell each rank, that waits for the word that it is needed or will, that it is not."""
+        for rank in self.place.ranks:
+            with contextlib.suppress(MPI.Exception):  # it has died
+                self._send(self._world, rank, WORLD_TAG, SolverMessage(Kind.END))
 
     # ---- bytes
 

@@ -15,7 +15,7 @@ from typing import NoReturn, Self
 from mpi4py import MPI
 
 from hpcdi.comm.doorbell import Doorbell, Ringer, Waiting
-from hpcdi.comm.failure import die_alone, leave_job
+from hpcdi.comm.failure import die_alone
 from hpcdi.comm.solver_group import Receiving
 from hpcdi.comm.solver_protocol import (
     ANSWER_TAG,
@@ -33,7 +33,7 @@ from hpcdi.comm.solver_protocol import (
     ranks_of,
 )
 from hpcdi.comm.world import communicator
-from hpcdi.errors import EXIT_DONE, EnvError
+from hpcdi.errors import EnvError
 from hpcdi.types import Array
 from hpcdi.utils.backoff import probed
 from hpcdi.utils.host import is_crowded
@@ -64,7 +64,7 @@ class SolverRank:
         self._sending = MPI.REQUEST_NULL
         self._held = b""
         self._spins = not is_crowded()
-        self._number, self._is_over, self._has_dropped = 0, False, False
+        self._number, self._has_dropped = 0, False
         self.environment = place.environment
         lines: dict[str, str] = {
             "pid": str(os.getpid()),
@@ -119,7 +119,6 @@ class SolverRank:
         message = self._wait(self._orders)
         self._number = message.number
         if message.kind is Kind.END:
-            self._is_over = True
             self._orders.cancel()
         if message.kind is Kind.ABANDON:
             raise EnvError(f"hpcdi gives this group up: {message.lines.get('reason')}")
@@ -155,16 +154,6 @@ class SolverRank:
             Kind.OBSERVATION, self._number, 0, observation, reward, terminated, truncated, lines
         )
         self._send(self._pair, 0, ANSWER_TAG, answer)
-
-    def leave(self) -> int:
-        """End this rank in order; returns the exit code. Its program needs no order any more."""
-        if not self._is_over:
-            if self.comm.Get_rank() == 0:
-                self._send(self._pair, 0, ANSWER_TAG, SolverMessage(Kind.BYE))
-            while self._wait(self._orders).kind is not Kind.END:
-                pass
-            self._orders.cancel()
-        return leave_job(EXIT_DONE)
 
     def _send(self, comm: MPI.Intracomm, rank: int, tag: int, message: SolverMessage) -> None:
         self._sending.Wait()  # of the last message, which was received

@@ -25,6 +25,12 @@ _RANKS = ("nodes", "ntasks-per-node")
 _NUMBERS = ("cpus-per-task", "gpus-per-node")
 _TEXTS = ("partition", "account", "qos", "constraint", "time", "mem")
 _LONG = {"tasks-per-node": "ntasks-per-node"}
+_OF_SIZE = (
+    "contiguous", "core-spec", "cores-per-socket", "cpus-per-gpu", "exclusive", "extra-node-info",
+    "gpu", "gres", "mem", "mincpus", "node", "ntasks", "sockets-per-node", "switches",
+    "thread-spec", "tmp", "tres-per-task",
+)  # fmt: skip
+"""How options begin that say how much a job gets, or on which nodes."""
 _SHORT = {
     "A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint",
     "c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error", "F": "nodefile",
@@ -261,14 +267,22 @@ _AGAIN = (
     + """\
 if [[ $state == RUNNING* ]]; then  # it may not be requeued: another job like it resumes the run
     task=${SLURM_ARRAY_JOB_ID:+$SLURM_ARRAY_TASK_ID}
+    gpus=--gpus-per-node=
+    if grep -q '^#SBATCH.*--gres' "$0"; then gpus=--gres=gpu:; fi  # Slurm adds the two up
     # options of a command line are of all components of a heterogeneous job, so it has its script's
+    # and memory by GPU is asked for in no other way
     mapfile -t like_it < <(slurm scontrol show job --oneliner "$JOB" |
-        sed -n '1{/ HetJobOffset=/!p}' | tr ' ' '\\n' |
+        sed -n '1{/ HetJobOffset=/d;/ MemPerTres=/s/ MinMemory[^ ]*//;p}' | tr ' ' '\\n' |
         sed -nE -e '/=(\\(null\\)|N\\/A|0)$/d' -e 's/^Partition=/--partition=/p' \\
             -e 's/^Account=/--account=/p' -e 's/^QOS=/--qos=/p' -e 's/^TimeLimit=/--time=/p' \\
             -e 's/^NumNodes=/--nodes=/p' -e 's/^NumTasks=/--ntasks=/p' \\
             -e 's/^NtasksPerN:B:S:C=([1-9][0-9]*):.*/--ntasks-per-node=\\1/p' \\
-            -e 's,^CPUs/Task=,--cpus-per-task=,p')
+            -e 's,^CPUs/Task=,--cpus-per-task=,p' -e 's/^Features=/--constraint=/p' \\
+            -e 's/^MinMemoryNode=([0-9]+[KMGT])$/--mem=\\1/p' \\
+            -e 's/^MinMemoryCPU=([0-9]+[KMGT])$/--mem-per-cpu=\\1/p' \\
+            -e 's,^MemPerTres=gres[:/]gpu:,--mem-per-gpu=,p' \\
+            -e 's,^TresPerJob=gres[:/]gpu:([^,]*)$,--gpus=\\1,p' \\
+            -e "s,^TresPerNode=gres[:/]gpu:([^,]*)\\$,$gpus\\\\1,p")
     if next=$(HPCDI_RUN=$RUN slurm sbatch --parsable --dependency="afterany:$JOB" \\
         ${task:+--array="$task"} ${SLURM_JOB_NAME:+--job-name="$SLURM_JOB_NAME"} "${like_it[@]}" \\
         "$0" "$@" | grep -oE '^[0-9]+'); then
@@ -413,6 +427,11 @@ def with_options(slurm: SlurmConfig) -> SlurmConfig:
         else:
             others.append(text)
     return replace(slurm, options=tuple(others), **keys)
+
+
+def options_for_any_size(slurm: SlurmConfig) -> tuple[str, ...]:
+    """Returns the user's own options of sbatch but those that say how large the job is."""
+    return tuple(text for text in slurm.options if not _option(text)[0].startswith(_OF_SIZE))
 
 
 def time_limit_of(slurm: SlurmConfig) -> str:

@@ -28,6 +28,7 @@ from hpcdi.commands import plan, status, tail
 from hpcdi.commands.batch_script import (
     EXPERIMENT_FILE,
     BatchJob,
+    options_for_any_size,
     script_text,
     slurm_options,
     with_options,
@@ -80,7 +81,8 @@ well. The run folder gets the script (submit/job.sbatch), the experiment and the
 packages: `sbatch RUN/submit/job.sbatch` does the same without this command.
 
 With --guests it submits an array of jobs that collect for a run, each with one task, whatever the
-partition; a task that is preempted, or near its time limit, is requeued. See hpcdi join.
+partition; a task that is preempted, or near its time limit, is requeued. GPUs, memory and whole
+nodes (--exclusive) are not the run's, but those of this command line. See hpcdi join.
 """
 _FLAGS = {
     "partition": "NAME",
@@ -179,7 +181,14 @@ def _guests(options: argparse.Namespace) -> int:
     config_file = layout.config_file
     if not config_file.exists():  # its own job waits still
         config_file = layout.submit_dir / EXPERIMENT_FILE
-    config = load(str(config_file), [*options.override, *settings_of(options)]).config
+    others = options_for_any_size(load(str(config_file)).config.slurm)
+    of_a_guest = [
+        "slurm.gpus_per_node=0",
+        "slurm.mem=''",
+        f"slurm.options=[{', '.join(map(_quoted, others))}]",
+    ]
+    overrides = [*of_a_guest, *options.override, *settings_of(options)]
+    config = load(str(config_file), overrides).config
     refusal = guest.refusal(layout, config)
     if refusal:
         raise LaunchError(refusal)

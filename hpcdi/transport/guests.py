@@ -111,6 +111,7 @@ class GuestHost:
         self.rank, self.size, self.wake = link.rank, link.size, link.wake
         self._welcome = layout.welcome_file
         self._guests: dict[int, _Guest] = {}
+        self._known: set[int] = set()  # all that have come: none comes twice, if its folder stays
         self._look_at = self._beats_due_at = float("-inf")
         self._last_messages: list[tuple[int, Message]] = []  # of guests that were sent away
         self._folder.mkdir()
@@ -182,7 +183,8 @@ class GuestHost:
             folders = [self._folder / name for name in names if name.startswith("rank")]
         for folder in folders:
             number = folder.name.removeprefix("rank")
-            if number.isdecimal() and is_guest(int(number)) and int(number) not in self._guests:
+            if number.isdecimal() and is_guest(int(number)) and int(number) not in self._known:
+                self._known.add(int(number))
                 inbox, outbox = Inbox(folder, TO_RUN), Outbox(folder, TO_GUEST)
                 self._guests[int(number)] = _Guest(folder, inbox, outbox, now, self._timeout_s)
 
@@ -214,10 +216,17 @@ class GuestHost:
         return [] if now - guest.beat_at < guest.patience_s else self._lose(rank, guest)
 
     def _lose(self, rank: int, guest: _Guest, *, reads: bool = True) -> list[tuple[int, Message]]:
-        """Move a guest's folder away, so that it writes no more; then read what it has sent."""
+        """Move a guest's folder away, so that it writes no more; then read what it has sent.
+
+        While the folder cannot be moved, the guest is not lost: each look at its heart-beat tries.
+        """
         aside = guest.folder.with_name(f".{guest.folder.name}{TEMPORARY_MARK}lost")
-        with contextlib.suppress(OSError):
-            guest.folder.rename(aside)
+        try:
+            with contextlib.suppress(FileNotFoundError):  # it is gone already
+                guest.folder.rename(aside)
+        except OSError:
+            guest.patience_s = 0.0
+            return []
         guest.inbox.move(aside)
         arrived: list[tuple[int, Message]] = []
         if reads:

@@ -88,16 +88,20 @@ class TensorBoardWriter(Closing):
         array = array[np.isfinite(array)]
         if not array.size:
             return
-        counts, limits = np.histogram(array, bins=_BINS)
-        histogram = HistogramProto(
-            min=array.min(),
-            max=array.max(),
-            num=array.size,
-            sum=array.sum(),
-            sum_squares=np.square(array).sum(),
-            bucket_limit=limits[1:].tolist(),
-            bucket=counts.tolist(),
-        )
+        with np.errstate(over="ignore", invalid="ignore"):  # of squares, or of their range
+            try:
+                counts, limits = np.histogram(array, bins=_BINS)
+            except ValueError:  # they lie too close together for so many bins, or too far apart
+                counts, limits = np.array([array.size]), np.array([array.min(), array.max()])
+            histogram = HistogramProto(
+                min=array.min(),
+                max=array.max(),
+                num=array.size,
+                sum=array.sum(),
+                sum_squares=np.square(array).sum(),
+                bucket_limit=limits[1:].tolist(),
+                bucket=counts.tolist(),
+            )
         self._add(Summary.Value(tag=tag, histo=histogram), global_step)
 
     def add_video(self, tag: str, frames: Any, global_step: int, fps: float = 20.0) -> None:

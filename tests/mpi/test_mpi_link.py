@@ -11,9 +11,11 @@ import pytest
 from mpi4py import MPI
 
 from fakes.link_contract import LARGE, RANKS, LinkContract, Play, Program, flush, pattern, take
-from hpcdi.comm.messages import LearnResult, PolicyUpdate
+from hpcdi.comm.codec import INLINE_BYTES, encode
+from hpcdi.comm.messages import LearnResult, PolicyUpdate, RankLost
 from hpcdi.comm.mpi_link import MpiLink
 from hpcdi.comm.world import collect
+from hpcdi.utils.backoff import PROBES
 
 pytestmark = pytest.mark.mpi(RANKS)
 
@@ -126,3 +128,63 @@ def test_nobody_rings_where_one_is_out_of_sight(comm: MPI.Intracomm) -> None:
     else:
         assert len(take(link, comm.size - 1)) == comm.size - 1
     flush(link)
+
+
+class OneDies(MPI.Intracomm):
+    """A world in which rank 1 dies.
+
+    Attributes:
+        looks: whose message each probe finds; None: nobody's. `DEATH`: it raises instead.
+    """
+
+    looks: list[int | None]
+
+    def Improbe(self, source: int, tag: int, status: MPI.Status) -> MPI.Message | None:
+        look = self.looks.pop(0) if self.looks else None
+        if look == DEATH:
+            raise MPI.Exception(MPI.ERR_PROC_FAILED_PENDING)
+        return None if look is None else self.Mprobe(look, tag, status)
+
+    def Get_failed(self) -> MPI.Group:
+        return self.Get_group().Incl([1])
+
+    def Ack_failed(self, num_to_ack: int | None = None) -> int:
+        return num_to_ack or 0
+
+
+DEATH = -1
+
+
+@pytest.mark.parametrize(
+    "looks", [[2, DEATH, 1], [2, DEATH, None, None, 1], [*[None] * (PROBES - 1), DEATH, 1]]
+)
+def test_what_a_dead_rank_has_sent_comes_before_the_word_of_its_death(
+    comm: MPI.Intracomm, looks: list[int | None]
+) -> None:
+    """A block that came after it was counted, and its work given to another, too."""
+    senders = [rank for rank in looks if rank in (1, 2)]
+    link = MpiLink(dying := OneDies(comm))
+    dying.looks = [*looks]
+    if link.rank in senders:
+        link.send(0, LearnResult("last", link.rank))
+    if link.rank == 0:
+        sent = [(rank, LearnResult("last", rank)) for rank in senders]
+        assert link.receive(0.0) == [*sent, (1, RankLost())]
+    while link.rank and link.unsent():
+        pass
+
+
+def test_an_error_that_is_no_death_is_raised(comm: MPI.Intracomm) -> None:
+    """MPI says "in status" of both; the messages were dropped."""
+    link = MpiLink(comm)
+    sending = list[MPI.Request]()
+    if link.rank == 1:
+        encoded = encode(PolicyUpdate(0, pattern(1, 0, INLINE_BYTES + 1)))
+        (frame,) = encoded.frames
+        sending.append(comm.Isend([encoded.head, MPI.BYTE], 0, 1))
+        sending.append(comm.Isend([np.zeros(frame.nbytes + 1, np.uint8), MPI.BYTE], 0, 2))
+    if link.rank == 0:
+        with pytest.raises(MPI.Exception) as caught:
+            take(link, 1)
+        assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+    MPI.Request.Waitall(sending)

@@ -35,6 +35,7 @@ from hpcdi.comm.solver_protocol import (
     unpack,
 )
 from hpcdi.errors import EnvValueError
+from hpcdi.utils.backoff import probed
 from hpcdi.utils.watchdog import WAITING
 
 pytestmark = pytest.mark.mpi(RANKS)
@@ -168,6 +169,22 @@ def test_a_process_of_this_node_that_is_gone_has_died_whatever_mpi_knows(
             assert lost == []
         group.look_for_deaths()
     assert lost == [9]
+
+
+@pytest.mark.parametrize("end", ["give_up", "release"])
+def test_ranks_that_wait_for_a_group_that_never_begins_are_told_to_end(end: str) -> None:
+    """They waited for ever, where the group was given up or one of them had died before."""
+    group, nobody = SolverGroup(SolverPlace(3, (OWN,), OWN), Sizes()), MPI.COMM_WORLD.size
+    group.place = SolverPlace(3, (nobody, OWN), OWN)  # MPI refuses what is sent to a dead one, too
+    if end == "give_up":
+        group.give_up("it has not come in time")
+    else:
+        group.release()
+    told = probed(group._hellos[OWN].take)
+    assert told is not None
+    assert (told.kind, group.state) == (Kind.END, State.LOST)
+    while not group.is_flushed():
+        pass
 
 
 def test_spare_ranks_make_their_pair_without_the_world(monkeypatch: pytest.MonkeyPatch) -> None:

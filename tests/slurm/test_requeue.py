@@ -51,7 +51,8 @@ def test_a_job_that_may_not_be_requeued_is_submitted_again(
 ) -> None:
     settings = solved_after(1, tmp_path)
     options = (*TWO_NODES, "--no-requeue", f"--chdir={tmp_path}", "--time=40", "--job-name=odd")
-    job = cluster.sbatch(tmp_path, *options, SCRIPT, CARTPOLE, *settings)
+    sizes = ("--gpus-per-node=1", "--mem=3000")
+    job = cluster.sbatch(tmp_path, *options, *sizes, SCRIPT, CARTPOLE, *settings)
     job.until(lambda: job.env_steps > 200)
     cluster.run("scancel", "--signal=USR2", job.number)
     said = job.wait("FAILED")
@@ -61,6 +62,7 @@ def test_a_job_that_may_not_be_requeued_is_submitted_again(
     again.wait()
     check_gone_on(again, 1)
     kept = ("JobName", "TimeLimit", "NumNodes", "NumTasks", "Partition", "Account", "QOS")
+    kept += ("TresPerNode", "MinMemoryNode")
     assert [again.facts()[name] for name in kept] == [job.facts()[name] for name in kept]
 
 

@@ -134,7 +134,7 @@ STAND_INS = {  # of Slurm's commands: what they are asked goes to $ASKED
                 "Requeue=$MAY Partition=cpu NumNodes=1"; exit ;; esac
             echo "JobId=90 ArrayJobId=90 ArrayTaskId=2 JobState=RUNNING Reason=x Requeue=$MAY x=0" \
                 "Account=(null) Partition=gpu TimeLimit=2-00:00:00 NumNodes=2 NumTasks=6" \
-                "CPUs/Task=N/A NtasksPerN:B:S:C=3:0:*:1"
+                "CPUs/Task=N/A NtasksPerN:B:S:C=3:0:*:1 $SIZES"
             echo "JobId=91 ArrayJobId=90 ArrayTaskId=0 JobState=COMPLETED Reason=x Requeue=1 x=0"
             echo "JobId=95 JobName=x JobState=RUNNING Reason=None Requeue=$MAY Restarts=0" ;;
         esac""",
@@ -209,6 +209,35 @@ def test_a_task_that_may_not_be_requeued_is_followed_by_itself_alone(
     inherited = asked[asked.index(line) + 1 :]
     assert [v for v in inherited if v.startswith(("SLURM_", "SBATCH_"))] == ["SBATCH_ACCOUNT=ab12"]
     assert (tmp_path / "run/next_job.json").read_text().count('"99_2"') == 1
+
+
+@pytest.mark.parametrize(
+    ("says", "wants"),
+    [
+        ("MinMemoryNode=500M Features=a|[b*2&c]", "--mem=500M --constraint=a|[b*2&c]"),
+        ("MinMemoryCPU=3G Features=(null) TresPerJob=gres:gpu:4", "--mem-per-cpu=3G --gpus=4"),
+        ("MinMemoryNode=1.50G TresPerNode=gres:gpu:a100:2", "--gpus-per-node=a100:2"),
+        ("MinMemoryNode=0 TresPerNode=gres/gpu:0", "--gpus-per-node=0"),
+        ("MinMemoryCPU=1G MemPerTres=gres:gpu:100", "--mem-per-gpu=100"),
+        ("TresPerNode=gres:gpu:2,gres:shard:1", ""),
+    ],
+)
+def test_the_job_that_follows_asks_for_what_this_one_has(
+    says: str, wants: str, tmp_path: Path
+) -> None:
+    """Its script's GPUs and memory may be others; Slurm takes no 1.50G, and one way of memory."""
+    asked = asked_by(GOLDEN / "small.sbatch", tmp_path, **TASK, MAY="0", SIZES=says)
+    (line,) = [line for line in asked if line.startswith("sbatch ")]
+    assert line.partition(" --ntasks-per-node=3 ")[2].partition(f"{tmp_path}")[0].strip() == wants
+
+
+def test_gpus_of_a_script_that_asks_by_gres_are_not_added_up(tmp_path: Path) -> None:
+    script = tmp_path / "gres.sbatch"
+    text = script_text(job_of(replace(SMALL, options=("--gres=gpu:4",))))
+    script.write_text(text)
+    asked = asked_by(script, tmp_path, **TASK, MAY="0", SIZES="TresPerNode=gres:gpu:2")
+    (line,) = [line for line in asked if line.startswith("sbatch ")]
+    assert ("--gres=gpu:2 " in line, "--gpus" in line) == (True, False)
 
 
 @pytest.mark.parametrize("script", _BODIES, ids=lambda path: path.name)

@@ -81,6 +81,32 @@ def test_a_job_without_a_time_limit(tmp_path: Path, time: str, form: str) -> Non
     assert slurm_options(job)["time"] == time
 
 
+@pytest.mark.parametrize(
+    ("options", "has", "has_not"),
+    [
+        ([], ("reservation=a", "account=ab12", "cpus-per-task=3"), ("exclusive", "gpu", "mem")),
+        (["--option=--exclusive", "--mem=2G"], ("exclusive", "mem=2G"), ("reservation", "gpu")),
+        (["slurm.gpus_per_node=1"], ("gpus-per-node=1", "reservation=a"), ("exclusive", "mem")),
+    ],
+)
+def test_a_guest_asks_for_no_more_than_it_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str],
+    has: tuple[str, ...], has_not: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Each had a whole node of the run, with its GPUs and memory."""
+    run_options = ["--exclusive", "--reservation=a", "--gres=gpu:2", "--mem-bind=local", "-w node1"]
+    slurm = {
+        "nodes": 4, "ntasks_per_node": 8, "cpus_per_task": 3, "gpus_per_node": 4, "mem": "200G",
+        "account": "ab12", "options": run_options,
+    }  # fmt: skip
+    config = {"env": {"env_id": "CartPole-v1"}, "slurm": slurm}
+    RunLayout(tmp_path).config_file.write_text(json.dumps(config))
+    assert main([str(tmp_path), "--guests", "0-3", "--print", *options]) == 0
+    asked = re.findall(r"^#SBATCH --(.*)$", capsys.readouterr().out, flags=re.MULTILINE)
+    assert not {*has, "nodes=1", "ntasks-per-node=1"} - {*asked}
+    assert not [line for line in asked if line.startswith((*has_not, "nodelist", "gres"))]
+
+
 def test_a_cluster_without_a_default_partition() -> None:
     assert time_problem(SlurmConfig(), PARTITIONS.replace("=YES", "=NO")) == ""
 

@@ -78,6 +78,18 @@ def test_a_death_that_is_told_twice_is_one() -> None:
     assert run.scheduler.workers.lost == {3: "collector"}
 
 
+def test_what_comes_after_a_death_counts_no_more() -> None:
+    """The blocks that are in shards were taken over with it; others do its task."""
+    run = run_of()
+    run.hear(3, RankLost())
+    before = run.scheduler.groups.env_steps
+    run.progress(3, 10)
+    run.published(3, 10, 1)
+    run.ready(3)
+    assert run.scheduler.groups.env_steps == before
+    assert run.scheduler.workers.lost == {3: "collector"}
+
+
 def test_an_evaluation_is_given_to_another_at_once() -> None:
     run = run_of()
     run.learn_info(10)

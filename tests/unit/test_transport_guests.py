@@ -285,6 +285,49 @@ def test_a_file_system_that_fails_costs_rank_0_nothing(
     assert ends.at_host() == [(GUEST, READY)]
 
 
+@pytest.fixture
+def one_rename_fails(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The next rename fails, once, which is noted here."""
+    rename, failed = Path.rename, list[Path]()
+
+    def renamed(path: Path, target: Path) -> Path:
+        if not failed:
+            failed.append(path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    return failed
+
+
+def test_a_guest_whose_folder_cannot_be_removed_comes_once(
+    ends: Ends, one_rename_fails: list[Path]
+) -> None:
+    """All that it had ever sent was read once more, and counted."""
+    sent = [READY, LearnResult("t", 1), Goodbye()]
+    for message in sent:
+        ends.guest.send(0, message)
+    assert ends.at_host() == [(GUEST, message) for message in sent]
+    assert one_rename_fails
+    assert [ends.at_host(), ends.at_host()] == [[], []]
+
+
+def test_a_guest_is_not_lost_before_it_can_write_no_more(
+    ends: Ends, one_rename_fails: list[Path], left: list[int]
+) -> None:
+    """What it had sent last was not read, and it went on writing."""
+    ends.guest.send(0, READY)
+    ends.at_host()
+    ends.guest.send(0, LearnResult("t", 1))
+    ends.host.send(GUEST, Leave(0))
+    assert one_rename_fails
+    assert ends.host.receive(0.0) == []
+    ends.later(TIMEOUT_S)
+    assert ends.at_host() == [(GUEST, LearnResult("t", 1)), (GUEST, RankLost())]
+    ends.guest.check_place()
+    assert left == [EXIT_REQUEUE]
+
+
 def test_a_guest_that_ends_is_waited_for_no_longer_than_it_lives(ends: Ends) -> None:
     ends.guest.send(0, READY)
     ends.host._timeout_s = 1e3

@@ -29,6 +29,22 @@ def test_scalars_are_read_back_by_tensorboard(tmp_path: Path) -> None:
     assert curve(tmp_path / "tb", "collector_step/reward") == [(3, 7.5)]
 
 
+@pytest.mark.parametrize(
+    "values", [[1.0, 1.0 + 1e-15], [1e17] * 3, [-1e308, 1e308], [1e308] * 2, [2.0, np.inf]]
+)
+def test_a_histogram_of_any_numbers_counts_those_that_are_finite(
+    tmp_path: Path, values: list[float]
+) -> None:
+    """Thirty bins between neighbouring numbers ended the run."""
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.add_histogram("detail/weights", values, 3)
+    (drawn,) = EventAccumulator(str(tmp_path)).Reload().Histograms("detail/weights")
+    finite = [value for value in values if np.isfinite(value)]
+    held = drawn.histogram_value
+    assert (drawn.step, sum(held.bucket), held.num) == (3, len(finite), len(finite))
+    assert (held.min, held.max) == (min(finite), max(finite))
+
+
 def test_a_page_of_charts_is_what_tensorboard_shows(tmp_path: Path) -> None:
     writer = TensorBoardWriter(tmp_path)
     writer.add_page(

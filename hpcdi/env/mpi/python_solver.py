@@ -106,7 +106,7 @@ def serve(
             answering.do(order)
         if failure := _failure_to_close(solver, rank.comm):
             tell(failure)
-        return rank.leave()
+        return leave_job(EXIT_DONE)
     except NotNeeded:
         return leave_job(EXIT_DONE)
     except BaseException as error:  # whatever it is, also sys.exit

@@ -201,13 +201,13 @@ class Scheduler:
         if rank == COORDINATOR_RANK:
             return self.request(message, now)
         kind = type(message)
+        if rank in self.workers and self.workers[rank].state is State.LOST:
+            return []  # nothing of it counts any more: others do its work
         if isinstance(message, WorkerReady):
             self.workers.report(rank, message)
         if is_guest(rank) and rank not in self.workers:
             return []  # it has gone
         worker = self.workers[rank]
-        if kind is RankLost and worker.state is State.LOST:
-            return []  # MPI and a look at the processes have both noticed it
         worker.hear(kind.__name__, now)
         if isinstance(message, LearnInfo):
             worker.shares, worker.cpu = message.shares, message.cpu
