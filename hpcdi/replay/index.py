@@ -143,7 +143,7 @@ class ReplayIndex:
         self._sampler: Sampler = kind(places.capacity, alpha)
         self._marks = np.zeros((places.capacity, 2), dtype=np.int32)  # together: one cache miss
         self._use, self._made_at = self._marks.T
-        self._oldest = math.inf  # train iteration before which no item here was made, as far as is known
+        self._oldest = math.inf  # no item here was made before; infinite: of none it is known
         self._limits = Limits(cfg.thruput_controller, cfg.min_fill)
 
     # ---------------------------------------------------------------------------------- items

@@ -59,15 +59,23 @@ def flatten(
 
 
 def unflatten(flat: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
-    """Returns the nested dictionary of paths that are joined by a separator."""
+    """Returns the nested dictionary of paths that are joined by a separator.
+
+    A path that goes on from another one stays a key: ``{"a": 1, "a/b": 2}`` stays as it is.
+    """
     if not any(separator in path for path in flat):
         return dict(flat)
     tree: dict[str, Any] = {}
     for path, value in flat.items():
         *parents, leaf = path.split(separator)
-        node = tree
+        node, above = tree, ""
         for name in parents:
+            above += name
+            if above in flat:
+                node, leaf = tree, path
+                break
             node = node.setdefault(name, {})
+            above += separator
         node[leaf] = value
     return tree
 

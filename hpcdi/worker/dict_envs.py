@@ -30,6 +30,8 @@ from hpcdi.worker.errors import ReturnError
 _ARRAYS = (np.ndarray, np.generic, int)
 _PATIENCE_S = 600.0
 _SETTLING_S = 1.0
+_MOST_FAILURES = 200
+"""Steps in a row in which environments failed and none answered; evaluations give up before."""
 
 
 class BaseEnvTimestep(NamedTuple):
@@ -218,6 +220,7 @@ class ForeignEnvs:
         self._running: set[int] = set()  # environments whose episode has begun
         self._broken: list[int] = []  # environments that their manager is to reset
         self._played, self._heard = 0, time.monotonic()
+        self._failures = 0  # steps in a row, see `_MOST_FAILURES`
 
     @property
     def observation(self) -> Columns:
@@ -277,14 +280,15 @@ class ForeignEnvs:
         self._broken.clear()
         self._counter = EpisodeCounter(self.env_num, self.seats, quota)
         self._turns, self._waiting = self._new_turns(), None
-        self._played, self._heard = 0, time.monotonic()
+        self._played, self._heard, self._failures = 0, time.monotonic(), 0
 
     def step(self, action: Columns) -> Step:
         """See `Envs.step`; a row's part of a step is in `timesteps`.
 
         Raises:
-            EnvError: an episode ended without ``info["eval_episode_return"]``, or no environment
-                has stepped for long; or the manager is done, and its quota of episodes is not.
+            EnvError: an episode ended without ``info["eval_episode_return"]``; or no environment
+                has stepped for long, or they keep failing; or the manager is done, and its quota of
+                episodes is not.
         """
         chosen = action.get("action", np.empty(self.rows, dtype=object)).tolist()
         ready = self.ready
@@ -355,6 +359,13 @@ class ForeignEnvs:
 
     def _count(self, over: Array, ended: Array, failed: Array, ends: Any) -> None:
         """Count steps and episodes, but of those that have done their quota."""
+        self._failures = 0 if over.any() else self._failures + int(failed.any())
+        if self._failures > _MOST_FAILURES:
+            env = int(np.flatnonzero(failed)[-1]) % self.env_num
+            raise EnvError(
+                f"environments failed {self._failures} times in a row, environment {env} last; "
+                "their own log says why"
+            )
         if over.any() or failed.any():
             self._heard = time.monotonic()
         elif time.monotonic() - self._heard > _PATIENCE_S:

@@ -353,18 +353,16 @@ class DictRecorder:
         over = set(np.flatnonzero(step.over).tolist())
         failed = set() if step.failed is None else set(np.flatnonzero(step.failed).tolist())
         by_env: dict[int, list[int]] = {}
-        for row in sorted({*timesteps, *over}):
+        for row in sorted({*timesteps, *over, *last}):
             by_env.setdefault(row % env_num, []).append(row)
         for env, rows in sorted(by_env.items()):
             for row in rows:
                 self._record_row(row, timesteps.get(row), has_failed=row in failed)
+                if row in last and (recorder := self.of[row // env_num]) is not None:
+                    recorder.note(env, last[row])
             if failed.intersection(rows):
                 actor.view.restart(env)
             actor.reset_early(over.intersection(rows))
-        for row, info in last.items():
-            recorder = self.of[row // env_num]
-            if recorder is not None:
-                recorder.note(row % env_num, info)
 
     def take_infos(self) -> list[list[dict[str, Any]]]:
         """Take `infos`."""
@@ -432,7 +430,8 @@ class TrajectoryRecorder:
         env_num: environments.
         length: transitions of one environment; infinite: whole episodes.
         make_samples: the policy's ``get_train_sample``.
-        rollout: transitions of one environment after which it is full; None: `length`.
+        rollout: samples for each environment with which it is full; if `opens` is "finish",
+            transitions; None: `length`.
         opens: what a cut does with unfinished trajectories: "keep": they go on, for samples that
             are sequences of `length`, or advantages, which need the value of the next transition;
             "drop": another policy acts from there on, and they are no samples of it; "finish": they
@@ -485,12 +484,11 @@ class TrajectoryRecorder:
         """True if it must be cut before the next step: it holds a rollout of all environments."""
         if self.quota is not None:
             return all(self._ended(env) >= most for env, most in enumerate(self.quota))
-        if self._opens == "drop":  # as DI-engine counts: of a piece, not all may become samples
-            kept = sum(len(trajectory.samples) for trajectory in self._finished)
-        else:
-            kept = sum(trajectory.transitions for trajectory in self._finished)
         if self._opens == "finish":
+            kept = sum(trajectory.transitions for trajectory in self._finished)
             kept += self.open_transitions
+        else:  # as DI-engine counts: samples; a piece without any is as one, so that this ends
+            kept = sum(max(1, len(trajectory.samples)) for trajectory in self._finished)
         rollout = self.length if self._rollout is None else self._rollout
         return kept >= rollout * len(self.open)
 
@@ -501,12 +499,19 @@ class TrajectoryRecorder:
             self._finish(env, is_whole=ended)
 
     def note(self, env: int, info: dict[str, Any]) -> None:
-        """Note the info of an environment's episode that has ended, on its trajectory if any."""
+        """Note the info of an environment's episode that has ended, on its trajectory.
+
+        Of whole episodes, one in which this player never acted is a trajectory without transitions.
+        """
         of_env = [k for k, trajectory in enumerate(self._finished) if trajectory.env == env]
         last = self._finished[of_env[-1]] if of_env else None
         # one that has an info is of an episode before, in which this player acted last
         if last is not None and last.is_whole and last.info is None:
             self._finished[of_env[-1]] = last._replace(info=info)
+        elif math.isinf(self.length) and (self.quota is None or len(of_env) < self.quota[env]):
+            episode = self._episode[env] * len(self.open) + env
+            self._finished.append(Trajectory(env, episode, [], 0, True, info))
+            self._episode[env] += 1
 
     def drop(self, env: int) -> None:
         """Drop an environment's unfinished trajectory: its episode failed, or a reset ended it."""

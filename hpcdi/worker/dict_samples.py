@@ -32,7 +32,8 @@ def columns_of(samples: Sequence[Transition]) -> Columns:
         samples: mappings of numbers, arrays and tensors; of lists of such; nested as they like.
 
     Raises:
-        PolicyError: samples differ in keys, lengths of lists or shapes, or a value is no number.
+        PolicyError: samples differ in keys, lengths of lists or shapes; a key is no such text as
+            a path can have; or a value is no number, or an empty list or mapping.
     """
     return _columns(samples, "") if samples else {}
 
@@ -82,16 +83,23 @@ def _columns(values: Sequence[Any], name: str) -> Columns:
 def _columns_of_mappings(values: Sequence[Any], name: str) -> Columns:
     columns: Columns = {}
     keys = values[0].keys()
+    if not keys:
+        raise PolicyError(
+            f"a sample's mapping {name!r} is empty: leave it out in process_transition"
+            if name
+            else "a sample of a policy is empty"
+        )
     for one in values:
         if not isinstance(one, Mapping) or one.keys() != keys:
             odd = sorted(map(str, one.keys() ^ keys)) if isinstance(one, Mapping) else [name]
             raise PolicyError(f"samples of a policy differ: not all of them have {odd}")
     for key in keys:
-        if "/" in str(key) or str(key).endswith((_LIST, _OWN)):
+        if not isinstance(key, str) or "/" in key or key.endswith((_LIST, _OWN)):
             raise PolicyError(
-                f"a sample's key must not have '/' or end in '[]' or '{_OWN}': {key!r}"
+                f"a sample's key is a text, which must not have '/' or end in '[]' or '{_OWN}': "
+                f"{key!r}" + (f" in {name!r}" if name else "")
             )
-        path = f"{name}/{key}" if name else f"{key}{_OWN}" if key == "weight" else str(key)
+        path = f"{name}/{key}" if name else f"{key}{_OWN}" if key == "weight" else key
         columns |= _columns([one[key] for one in values], path)
     return columns
 

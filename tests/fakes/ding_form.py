@@ -168,6 +168,21 @@ class Policy:
     _state_dict_eval, _load_state_dict_eval = _state_dict_collect, _load_state_dict_collect
 
 
+class WithTarget(Policy):
+    """Has a target network, which its `net` leads."""
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self._target = torch.nn.Linear(3, 2)
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return {**super()._state_dict_learn(), "target_model": self._target.state_dict()}
+
+    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        super()._load_state_dict_learn(state)
+        self._target.load_state_dict(state["target_model"])
+
+
 class Numbered(Env):
     """Asks for its number and its folder."""
 

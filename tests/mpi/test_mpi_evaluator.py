@@ -79,6 +79,16 @@ def test_rank_0_plays_and_all_end_together(world: World, shared_path: Path) -> N
     assert (sum(sizes) > 200) is first, "one rank writes curves"
 
 
+def test_rank_0_alone_says_that_it_makes_no_video(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = Manager([[(2, 1.0)]]) if world.rank == 0 else None
+    with InteractionSerialEvaluator({"n_episode": 1}, env, DuckPolicy()) as evaluator:
+        evaluator.eval(force_render=True)
+    warned = [r.message for r in caplog.records if "makes no video" in r.message]
+    assert len(warned) == (world.rank == 0)
+
+
 def test_rank_0_lets_policies_battle(world: World) -> None:
     first = world.rank == 0
     env = BattleManager([[(2, 3.0)]]) if first else None

@@ -196,10 +196,41 @@ def test_max_staleness() -> None:
     assert numbers(buffer.sample(1, 10_000)) == [4]
 
 
+def test_all_items_are_looked_through_only_where_one_may_be_stale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes time for each of them; here they are overwritten before they are stale."""
+    buffer, looks = advanced(8, max_staleness=6), list[int]()
+    living = buffer._index.living
+    for now in range(20):
+        monkeypatch.setattr(buffer._index, "living", lambda now=now: looks.append(now) or living())
+        buffer.push([{"n": now, "collect_iter": now}, {"n": now, "collect_iter": -1}])
+        assert buffer.why_not_sample(1, now) == ""
+    assert looks == [6, 9, 12, 15, 18]
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_items_of_any_age_in_any_order_are_dropped_in_time(one_by_one: bool) -> None:
+    """Also those of a file."""
+    rng, buffer, made = np.random.default_rng(3), advanced(64, max_staleness=9), list[int]()
+    for now in range(100):
+        made_at = np.where(rng.random(8) < 0.3, -1, now - rng.integers(0, 12, 8)).clip(-1).tolist()
+        items = [{"n": one, "collect_iter": one} for one in made_at]
+        for some in [[item] for item in items] if one_by_one else [items]:
+            buffer.push(some[0] if one_by_one else some)
+        if now % 30 == 29:
+            state, buffer = buffer.state_dict(), advanced(64, max_staleness=9)
+            buffer.load_state_dict(state)
+        assert buffer.why_not_sample(1, now) == ""
+        made += made_at
+        here = numbers(buffer.sample(buffer.count(), now, slice(None)))
+        assert sorted(here) == sorted(one for one in made[-64:] if one < 0 or now - one < 9)
+
+
 def test_evict() -> None:
     buffer = filled(6)
     for before_id, left in [(0, 6), (-1, 6), (2, 4), (1, 4), (5, 1), (100, 0), (3, 0)]:
-        buffer.evict(before_id)
+        buffer._index.evict(before_id)
         assert buffer.count() == left
     buffer.push([{"n": 6}, {"n": 7}])
     assert set(ids_of(buffer)) == {6, 7}

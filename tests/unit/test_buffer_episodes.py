@@ -85,6 +85,22 @@ def test_a_range_counts_episodes_from_the_oldest() -> None:
         assert set(many.unique_ids.tolist()) == set(expected)
 
 
+def test_episodes_are_laid_out_once_for_all_draws_between_two_pushes() -> None:
+    """It takes time for each of them; what is loaded takes the place of what was there."""
+    buffer = filled(3, 1, 5, size=3)
+    table = buffer._by_age()
+    for length in (None, 1):
+        buffer.sample_batch(2, length=length)
+    buffer.sample(2, 0)
+    assert buffer._by_age() is table
+    again = filled(2, 2, 2, size=3)
+    assert sorted(again.sample_batch(3).lengths) == [2, 2, 2]
+    again.load_state_dict(buffer.state_dict())
+    assert sorted(again.sample_batch(3).lengths) == [1, 3, 5]
+    again.push([episode(3, 4)])
+    assert sorted(again.sample_batch(3).lengths) == [1, 4, 5]
+
+
 def test_each_episode_is_as_likely_however_long_it_is() -> None:
     buffer = filled(1, 50, 3, 500, 2)
     counts = np.zeros(5)

@@ -76,7 +76,7 @@ def test_a_mixed_file_is_noticed(tool: Any, tmp_path: Path) -> None:
 
 def test_a_torn_file_or_one_of_too_few_items_is_noticed(tool: Any, tmp_path: Path) -> None:
     path, buffer = tmp_path / "buffer.h5", tool.filled(7, ITEMS)
-    buffer.evict(1)
+    buffer._index.evict(1)
     buffer.save_data(path)
     with pytest.raises(ValueError, match="999 items instead of 1000"):
         tool.judge(path, ITEMS, 0, 9)

@@ -207,7 +207,7 @@ class BufferMachine(MovingMachine):
     @rule(back=st.integers(-2, CAPACITY + 2))
     def evict(self, back: int) -> None:
         before = self.model.pushed - back
-        self.buffer.evict(before)
+        self.buffer._index.evict(before)
         self.model.items = {n: item for n, item in self.model.items.items() if n >= before}
 
     @rule()

@@ -66,7 +66,7 @@ def test_draws_follow_priorities_after_updates_and_evictions() -> None:
     rng = np.random.default_rng(3)
     priorities = rng.uniform(0.1, 5.0, 30)
     buffer.update_priorities(np.arange(30), priorities)
-    buffer.evict(18)
+    buffer._index.evict(18)
     priorities[:18] = 0.0
     counts = np.zeros(30)
     for _ in range(4000):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +19,7 @@ from hpcdi.worker.replay_buffer import (
     NaiveReplayBuffer,
     SequenceReplayBuffer,
 )
+from hpcdi.worker.replay_buffer.ring import UsedData
 
 Make: TypeAlias = Callable[..., Any]
 
@@ -196,10 +198,10 @@ def test_evicted() -> None:
     buffer = tracking()
     buffer.push(items("aabcdde"))
     assert buffer.take_used() == ["a", "b"]
-    buffer.evict(5)
+    buffer._index.evict(5)
     assert buffer.take_used() == ["c"]
-    buffer.evict(5)
-    buffer.evict(100)
+    buffer._index.evict(5)
+    buffer._index.evict(100)
     assert buffer.take_used() == ["d", "e"]
     buffer.push(items("fghij"))
     assert buffer.take_used() == ["f"]
@@ -251,7 +253,7 @@ def test_told_when_the_last_item_has_gone_and_not_before(calls: list[tuple[str, 
         elif name == "sample":
             buffer.sample(argument, 0)
         elif name == "evict":
-            buffer.evict(buffer._ring.pushed - argument)
+            buffer._index.evict(buffer._ring.pushed - argument)
         elif name == "clear":
             buffer.clear()
         elif name == "move":
@@ -263,6 +265,27 @@ def test_told_when_the_last_item_has_gone_and_not_before(calls: list[tuple[str, 
             known = here
     buffer.close()
     assert sorted(buffer.take_used()) == sorted(known)
+
+
+def test_what_stays_is_not_looked_through() -> None:
+    """With `start`, each push and each draw of a large buffer asks what has gone."""
+
+    class Users(Counter[str]):
+        asked = 0
+
+        def __contains__(self, data_id: object) -> bool:
+            self.asked += 1
+            return super().__contains__(data_id)
+
+    used = UsedData()
+    used._users = users = Users()
+    for n in range(100):
+        used.arrive({"data_id": n})
+    used.leave({"data_id": 7})
+    users.asked = 0
+    assert used.take() == ["7"]
+    assert users.asked == 1
+    assert used.take_new() == [str(n) for n in range(100) if n != 7]
 
 
 def test_ids_of_columns_are_not_followed() -> None:

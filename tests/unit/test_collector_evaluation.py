@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import FrozenInstanceError
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hpcdi.env.toy  # noqa: F401  (registers hpcdi/Count-v0)
 from fakes.evaluator_parts import Accuracy, BattleManager, DuckPolicy, Manager, ParityPolicy, Step
-from hpcdi.env.create import create_env_manager
+from fakes.serial_parts import ColumnarActor
+from hpcdi.env.create import create_env_manager, make_env_manager
+from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError, PolicyError, UnknownTypeError
 from hpcdi.policy.base import EvalMode
 from hpcdi.utils.event_file import TensorBoardWriter
@@ -29,6 +33,7 @@ from hpcdi.worker import (
     create_serial_evaluator,
     dict_envs,
 )
+from hpcdi.worker.collector.evaluation import play_episodes
 from hpcdi.worker.errors import QuotaError
 
 # ----------------------------------- one contract for all serial evaluators, whatever they judge by
@@ -360,6 +365,28 @@ def test_our_managers_can_evaluate_again_and_again_as_many_episodes_as_are_asked
         for count in (3, 4, 3):
             returns = evaluator.eval(n_episode=count)[1]["eval_episode_return"]
             assert returns == [15.0] * count
+
+
+class Ctrl(CountEnv):
+    """Its infos have a reward and parts of it, as MuJoCo's walkers have."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(2)
+        self._names = names
+
+    def step(self, action: Any) -> Any:
+        *step, _ = super().step(action)
+        return (*step, dict.fromkeys(self._names, 1.0))
+
+
+@pytest.mark.parametrize("names", [("reward", "reward/ctrl"), ("reward/ctrl", "reward")])
+def test_infos_may_have_a_number_and_parts_of_it(names: tuple[str, str]) -> None:
+    env = make_env_manager(None, [partial(Ctrl, names)])
+    env.launch()
+    monitor = VectorEvalMonitor(1, 1)
+    ((info,),) = play_episodes(env, ColumnarActor().mode, monitor)
+    assert {name: info[name] for name in names} == dict.fromkeys(names, 1.0)
+    env.close()
 
 
 def test_a_mode_of_a_policy() -> None:

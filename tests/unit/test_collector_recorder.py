@@ -611,3 +611,29 @@ def test_pieces_without_samples_are_left_out() -> None:
     segment = taken.cut(0)
     assert segment is not None
     assert segment.columns["obs"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("opens", ["keep", "drop"])
+def test_a_rollout_of_sequences_counts_samples(opens: Any) -> None:
+    """As DI-engine's collector does: a sample may hold an episode's twenty transitions."""
+    taken = TrajectoryRecorder(8, 42, lambda _piece: [{"x": 1.0}], 4, opens=opens)
+    steps = 0
+    while not taken.is_full:
+        for env in range(8):
+            taken.add(env, {}, ended=(steps + env) % 20 == 0)
+        steps += 1
+    segment = taken.cut(0)
+    assert segment is not None
+    assert len(segment.columns["x"]) == 32
+    rest = taken.open_transitions
+    assert int(segment.env_steps.sum()) + rest == 8 * steps, "all steps are counted"
+
+
+def test_a_rollout_ends_though_its_pieces_have_no_samples() -> None:
+    taken = TrajectoryRecorder(2, 3, lambda _piece: [], 2, opens="keep")
+    for step in range(12):
+        assert not taken.is_full
+        taken.add(step % 2, {}, ended=False)
+    assert taken.is_full
+    assert taken.cut(0) is None
+    assert not taken.is_full

@@ -56,6 +56,7 @@ from hpcdi.worker import (
 )
 from hpcdi.worker.collector.base_serial_collector import CollectReport
 from hpcdi.worker.dict_envs import by_dicts, infos_of
+from hpcdi.worker.dict_policy import TrajectoryRecorder
 from hpcdi.worker.errors import NoPolicyError
 
 # ------------------------------------------ the contract of serial collectors, for all four of them
@@ -745,11 +746,9 @@ def test_random_steps_of_a_policy_where_no_spaces_are_known() -> None:
 def test_random_steps_that_are_not_reported_count() -> None:
     with collector(Manager((3, 3)), Actor()) as made:
         assert len(made.collect(6, random_collect=True, record_random_collect=False)) == 6
-        assert made.totals == {"envstep": 6, "train_sample": 6, "episode": 2}
-        assert made.recent_returns == []
+        assert made._report.totals == {"envstep": 6, "train_sample": 6, "episode": 2}
         made.collect(6, record_random_collect=False)
-        assert made.totals == {"envstep": 12, "train_sample": 12, "episode": 4}
-        assert len(made.recent_returns) == 2
+        assert made._report.totals == {"envstep": 12, "train_sample": 12, "episode": 4}
 
 
 def test_random_steps_where_environments_answer_later() -> None:
@@ -1504,6 +1503,81 @@ def test_infos_of_a_battle_are_those_of_its_episodes() -> None:
             assert [info["won"] for info in infos[0]] == won
             assert [info["eval_episode_return"] for info in infos[0]] == won
             assert [info["eval_episode_return"] for info in infos[1]] == [-one for one in won]
+
+
+class Opening(Rounds):
+    """In turns; one move may end it."""
+
+    def reset(self, seed: int | None = None) -> list[Any]:
+        return [super().reset(seed)[0], None]
+
+    def step(self, actions: Any) -> Any:
+        observed, reward, over, info = super().step([one or 0 for one in actions])
+        if not over:
+            observed = [None if one is not None else 0 for one in actions]
+        return observed, reward, over, info
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Battle((1, 3), turns=True),
+        lambda: make_env_manager(None, [partial(Opening, 1), partial(Opening, 3)], battle=True),
+    ],
+)
+def test_an_episode_in_which_a_player_never_acted_is_one_of_its_episodes(make: Any) -> None:
+    """It has no transitions, and the player's return."""
+    with BattleEpisodeSerialCollector({}, make(), [actor.mode for actor in actors_of(2)]) as made:
+        for _ in range(3):
+            data, infos = made.collect(3)
+            assert [len(own) for own in data] == [len(own) for own in infos] == [3, 3]
+            moves = [[len(game) for game in own] for own in data]
+            assert all(move in [(1, 0), (2, 1)] for move in zip(*moves, strict=True))
+            assert (1, 0) in zip(*moves, strict=True)
+            assert all("eval_episode_return" in info for own in infos for info in own)
+
+
+@pytest.mark.parametrize("quota", [None, [1]])
+def test_a_rollout_of_whole_episodes_counts_those_without_a_turn(quota: Any) -> None:
+    taken = TrajectoryRecorder(1, math.inf, list, quota=quota)
+    for number in range(2):
+        taken.note(0, {"won": number})
+    notes = [(one.episode, one.samples, one.is_whole, one.info) for one in taken.take()]
+    assert notes == [(n, [], True, {"won": n}) for n in range(1 if quota else 2)]
+
+
+@pytest.mark.parametrize("kind", ["episode", "episode_1v1"], indirect=True)
+def test_a_call_begins_with_all_environments_though_one_is_slow(kind: Kind) -> None:
+    """Its manager resets it in the background: else others would have more of the episodes."""
+
+    class Slow(Battle if kind.is_battle else Manager):  # type: ignore[misc]
+        looks = 0
+
+        @property
+        def ready_obs(self) -> dict[int, Any]:
+            self.looks -= 1
+            seen = super().ready_obs
+            return seen if self.looks < 0 else {env: seen[env] for env in seen if env != 1}
+
+        def _begin(self, env: int) -> None:
+            super()._begin(env)
+            self.looks = 20 if env == 1 and self.episode[1] else self.looks
+
+    with kind.make(Slow((2, 2)), kind.policy(kind.actors())) as made:
+        for _ in range(3):
+            (got, *_) = kind.collect(made, 2)
+            assert {int(one["obs"][0]) for one in got} == {0, 1}
+
+
+@pytest.mark.parametrize("renews", [True, False])
+def test_environments_of_others_that_always_fail_are_given_up(kind: Kind, renews: bool) -> None:
+    """They never end an episode, and never rest."""
+    env = kind.manager(failing={0: range(10**6), 1: range(10**6)}, renews=renews)
+    with (
+        kind.make(env, kind.policy(kind.actors())) as made,
+        pytest.raises(EnvError, match="failed 201 times in a row, environment 1 last"),
+    ):
+        kind.collect(made, 2)
 
 
 @pytest.mark.parametrize("cls", BOTH)

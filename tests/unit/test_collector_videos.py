@@ -10,6 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fakes.evaluator_parts import DuckPolicy, Manager
+from fakes.small_disk import mounted
 from fakes.videos import decode_gif, difference
 from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.toy import CountEnv
@@ -133,6 +134,27 @@ def test_a_film_that_could_go_nowhere_is_not_made(
         "evaluator makes no video: it has nowhere to go; give the evaluator a tb_logger, or set "
         "figure_path"
     ]
+
+
+@pytest.mark.usefixtures("_only_gif")
+def test_a_film_for_which_the_disk_has_no_room_is_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An evaluation is worth more."""
+    cfg = {"figure_path": str(tmp_path / "disk"), "n_episode": 2}
+    with (
+        mounted(tmp_path / "disk", "1m") as disk,
+        InteractionSerialEvaluator(cfg, Manager(EPISODES), DuckPolicy()) as evaluator,
+    ):
+        disk.fill()
+        _, info = evaluator.eval(train_iter=3, force_render=True)
+        assert info["eval_episode_return"] == [1.0, 3.0]
+        disk.free()
+        evaluator.eval(train_iter=4, force_render=True)
+        assert "iter_000004_best.gif" in names(tmp_path)
+    (warning,) = [r.message for r in caplog.records if r.levelname == "WARNING"]
+    assert warning.startswith("no video could be written: ")
+    assert "No space left on device" in warning
 
 
 @pytest.mark.usefixtures("_only_gif")

@@ -338,6 +338,24 @@ def test_state_dicts_go_round_and_weights_alone_leave_the_rest(
     assert one.command_mode.get_setting_learn({"envstep": 4}) == {}
 
 
+def test_weights_alone_are_the_target_networks_too(form: tuple[dict[str, Any], list[str]]) -> None:
+    """Else it were random, and what is learnt from it."""
+    ding = {**form[0]["policy"]["ding"], "type": "fakes.ding_form:WithTarget"}
+    one, other, third = (
+        create_policy({**form[0]["policy"], "ding": ding}, seed=np.random.SeedSequence(seed))
+        for seed in (1, 2, 3)
+    )
+    state = one.learn_mode.state_dict()
+    other.learn_mode.load_state_dict({"model": state["model"]})
+    loaded = other.learn_mode.state_dict()
+    third.learn_mode.load_state_dict(state)
+    for name, weight in state["model"].items():
+        assert torch.equal(loaded["target_model"][name], weight)
+        whole = third.learn_mode.state_dict()
+        assert torch.equal(whole["target_model"][name], state["target_model"][name])
+        assert not torch.equal(whole["target_model"][name], weight)
+
+
 def test_a_state_for_too_few_environments_is_explained(
     form: tuple[dict[str, Any], list[str]],
 ) -> None:

@@ -88,6 +88,10 @@ def test_samples_that_differ_are_refused(other: dict[str, Any], said: str) -> No
         ({"a": []}, "'a' is empty"),
         ({"a/b": 1}, "must not have '/'"),
         ({"a[]": 1}, "end in"),
+        ({"a": {3: 1}}, "a sample's key is a text.*: 3 in 'a'"),
+        ({3: 1}, "a sample's key is a text.*: 3$"),
+        ({"a": {"b": {}}, "c": 1}, "mapping 'a/b' is empty: leave it out"),
+        ({}, "a sample of a policy is empty"),
     ],
 )
 def test_what_no_column_holds_is_refused(odd: dict[str, Any], said: str) -> None:

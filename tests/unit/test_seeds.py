@@ -37,8 +37,10 @@ from hpcdi.errors import (
     CommError,
     ConfigError,
     EnvError,
+    PolicyFileError,
     SnapshotError,
 )
+from hpcdi.store.policies import PolicyImage, publish_policy
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY, HOOK_REGISTRY
 from hpcdi.worker.collector.comm import CollectorSlave
 from hpcdi.worker.dict_envs import to_items
@@ -344,6 +346,46 @@ def test_flask_fs_collector() -> None:
         info = collector.deal_with_collector_close()
     assert info["step_count"] == len(told) - 1 == 20
     assert Path("data", told[0]["data_id"]).is_file()
+
+
+def test_a_policys_file_is_read_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector that waits asks for it every few milliseconds."""
+    module = importlib.import_module("hpcdi.worker.collector.comm.flask_fs_collector")
+    reads: list[Any] = []
+    read = module.read_policy
+    monkeypatch.setattr(module, "read_policy", lambda file: reads.append(file) or read(file))
+    weights = {"w": torch.zeros(2)}
+    with ding.FlaskFileSystemCollector(EasyDict(path_policy="policy")) as collector:
+        for version in range(3):
+            image = PolicyImage.of({**weights, "v": torch.full((1,), float(version))}, version)
+            publish_policy(Path("policy/main"), image)
+            for _ in range(3):
+                info = collector.get_policy_update_info("main")
+                assert (info["iter"], info["model"]["v"].item()) == (version, version)
+                info["model"].clear()
+        assert len(reads) == 3
+        publish_policy(Path("policy/other"), PolicyImage.of(weights, 9))
+        assert collector.get_policy_update_info("other")["iter"] == 9
+        assert collector.get_policy_update_info("main")["iter"] == 2
+        Path("policy/main").write_bytes(b"torn")
+        for _ in range(2):
+            with pytest.raises(PolicyFileError):
+                collector.get_policy_update_info("main")
+
+
+@pytest.mark.parametrize(("every_s", "looks"), [(1000, 1), (0, 2)])
+def test_a_newer_policy_is_looked_for_every_so_often(every_s: float, looks: int) -> None:
+    comm = CommCollector(EasyDict())
+    with comm._create_collector(collector_task(update_policy_second=every_s)) as collector:
+        collector.start()
+    assert comm.sent.count(("asked", "policies/main")) == looks, "of two rollouts"
+
+
+def test_on_policy_each_rollout_looks_for_a_newer_policy() -> None:
+    model = {**DQN["model"], "action_space": "discrete"}
+    task = {**collector_task(), "policy": {"type": "ppo", "model": model}}
+    with CommCollector(EasyDict())._create_collector(task) as collector:
+        assert collector.port.every_s == 0
 
 
 def test_tasks_of_one_name_write_files_of_their_own() -> None:

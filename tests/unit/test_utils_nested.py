@@ -55,6 +55,16 @@ def test_empty_mappings_are_leaves_on_demand(tree: dict[str, Any]) -> None:
     assert unflatten(flatten(tree)) == {key: value for key, value in tree.items() if value}
 
 
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_path_below_a_value_stays_a_key(turn: int) -> None:
+    """Infos of Gymnasium have ``reward`` beside ``reward/ctrl``: neither is lost."""
+    flat = {"reward": 1, "reward/ctrl": 2, "x/y": 3, "x/y/z": 4, "x/w": 5}
+    flat = dict([*flat.items()][::turn])
+    assert unflatten(flat) == {
+        "reward": 1, "reward/ctrl": 2, "x": {"y": 3, "w": 5}, "x/y/z": 4,
+    }  # fmt: skip
+
+
 def test_numbers_of_every_kind_are_json() -> None:
     kinds = (np.float16, np.float32, np.float64, np.longdouble)
     values = [*(kind(1.5) for kind in kinds), np.longdouble("nan"), np.int8(2), np.True_]

@@ -7,7 +7,7 @@ import itertools
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -53,7 +53,6 @@ __all__ = [
 T = TypeVar("T")
 INF = float("inf")
 """Length of trajectories that are whole episodes, for collectors of a user's own."""
-_RECENT_EPISODES = 100
 
 
 class ISerialCollector(Configurable, ABC):
@@ -174,20 +173,6 @@ class SerialCollector(Closing, ISerialCollector):
     @envstep.setter
     def envstep(self, value: int) -> None:
         self._report.totals["envstep"] = value
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """All counts so far; settable, when a run is resumed."""
-        return dict(self._report.totals)
-
-    @totals.setter
-    def totals(self, value: Mapping[str, int]) -> None:
-        self._report.totals.update(value)
-
-    @property
-    def recent_returns(self) -> list[float]:
-        """Returns of the last hundred episodes; in a battle the first player's."""
-        return list(self._report.recent)
 
     @property
     def policy(self) -> Any:
@@ -447,7 +432,6 @@ class CollectReport:
         self.totals = {"envstep": 0, "train_sample": 0, "episode": 0}
         self._duration_s = 0.0
         self._begin_anew()
-        self.recent: deque[float] = deque(maxlen=_RECENT_EPISODES)
         self._shown_at: int | None = None  # train iteration of the last report
 
     def _begin_anew(self) -> None:
@@ -487,7 +471,6 @@ class CollectReport:
         self._duration_s += duration_s
         if len(returns[0]):
             self._returns.append(returns)
-            self.recent += returns[0].tolist()
 
     def show(self, train_iter: int) -> None:
         """Write curves and a log line of all since the last report, if an episode ended.

@@ -33,6 +33,7 @@ from hpcdi.roles.collector.evaluation import evaluate
 from hpcdi.roles.collector.loop import Loop, PolicyAgent
 from hpcdi.roles.coordinator.groups import EvaluationClock
 from hpcdi.store.atomic import published
+from hpcdi.store.disk_full import or_warn
 from hpcdi.types import Episodes, Interval, Step
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
@@ -178,11 +179,6 @@ class SerialEvaluator(Closing, ISerialEvaluator):
     def policy(self) -> Any:
         """The policy that is evaluated, None where there is none."""
         return self._policy
-
-    @property
-    def stop_value(self) -> Any:
-        """Result that ends the run."""
-        return self._cfg.stop_value
 
     def reset_env(self, _env: Any = None) -> None:
         """See `ISerialEvaluator.reset_env`."""
@@ -464,9 +460,8 @@ class InteractionSerialEvaluator(SerialEvaluator, metaclass=KnownClass):
             PolicyError: there is no policy, or it breaks its contract.
             QuotaError: there are fewer episodes than environments, or how many is not said.
         """
-        camera = self._camera(force_render, train_iter, envstep)
         scalars, info = on_first_rank(
-            lambda: self._play(n_episode, policy_kwargs or {}, camera, (train_iter, envstep))
+            lambda: self._play(n_episode, policy_kwargs or {}, force_render, (train_iter, envstep))
         )
         stop = self._conclude_returns(scalars, info, (train_iter, envstep), save_ckpt_fn)
         return stop, info
@@ -475,9 +470,10 @@ class InteractionSerialEvaluator(SerialEvaluator, metaclass=KnownClass):
         self,
         n_episode: int | None,
         policy_kwargs: Mapping[str, Any],
-        camera: Camera | None,
+        force_render: bool,
         when: tuple[int, int],
     ) -> tuple[dict[str, float], dict[str, Any]]:
+        camera = self._camera(force_render, *when)
         env = self._demand_env()
         policy = self._demand_policy()
         monitor = VectorEvalMonitor(
@@ -495,7 +491,7 @@ class InteractionSerialEvaluator(SerialEvaluator, metaclass=KnownClass):
                 figure_path=self._cfg.figure_path,
             )
         if camera is not None and not camera.is_broken:
-            self._show(monitor, *when)
+            or_warn("video", lambda: self._show(monitor, *when))
         return _scalars(monitor, timer.value), monitor.get_episode_info() or {}
 
     def _camera(self, force: bool, train_iter: int, envstep: int) -> Camera | None:

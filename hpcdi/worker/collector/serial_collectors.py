@@ -84,6 +84,8 @@ class EpisodesCollector(SerialCollector):
         for _ in call.steps():
             if min(recorder.finished for recorder in call.recorders) >= target:
                 break
+        if isinstance(call.loop.envs, ForeignEnvs):
+            call.loop.envs.settle()  # the next call begins with all of them
         return call, [recorder.take(target) for recorder in call.recorders]
 
 
@@ -250,8 +252,6 @@ class EpisodeSerialCollector(EpisodesCollector):
         call, (taken,) = self._collect_episodes(n_episode, policy_kwargs, train_iter)
         episodes = [trajectory.samples for trajectory in taken]
         call.report(self._report, sum(map(len, episodes)), train_iter)
-        if isinstance(call.loop.envs, ForeignEnvs):
-            call.loop.envs.settle()  # the next call begins with all of them
         if self._cfg.get_train_sample:
             return [sample for episode in episodes for sample in episode]
         return episodes

@@ -26,6 +26,13 @@ from hpcdi.worker.ding.library import TYPE_IS_REQUIRED, attribute_dict, class_of
 class DingCollectConfig(CollectConfig):
     """How data are collected."""
 
+    n_sample: int = setting(
+        32,
+        "samples of a rollout for each environment; the policy makes them of as many transitions "
+        "at once, at least unroll_len, or of whole episodes (traj_len_inf)",
+        minimum=1,
+        maximum=65_535,
+    )
     unroll_len: int = setting(1, "transitions that one sample holds", minimum=1, maximum=65_535)
     n_episode: int | None = setting(
         None,
@@ -206,8 +213,11 @@ class DingPolicy(Policy):
         return _with_model(self._inner._state_dict_learn())
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
-        """Weights alone leave the rest as it is."""
-        self._inner._load_state_dict_learn({**self._inner._state_dict_learn(), **state_dict})
+        """Weights alone leave the rest as it is, but a target network: that gets them, too."""
+        own, model = dict(self._inner._state_dict_learn()), state_dict.get("model", {})
+        if "target_model" in own and own["target_model"].keys() == model.keys():
+            own["target_model"] = model
+        self._inner._load_state_dict_learn({**own, **state_dict})
 
     def _state_dict_collect(self) -> dict[str, Any]:
         return self._state_of("collect")

@@ -185,11 +185,6 @@ class AdvancedReplayBuffer(RingBuffer):
         with self._lock:
             return self._index.update_priorities(unique_ids, priorities)
 
-    def evict(self, before_id: int, first_id: int = 0) -> None:
-        """Drop all items whose unique id is below `before_id`, from `first_id` on."""
-        with self._lock:
-            self._index.evict(before_id, first_id)
-
     def clear(self) -> None:
         """Drop all items. `push_count`, `beta` and the rate of items go on, as with DI-engine."""
         with self._lock:
@@ -219,11 +214,6 @@ class AdvancedReplayBuffer(RingBuffer):
     def blocked(self) -> str:
         """Reason why the last draw returned None; empty where it did not."""
         return self._index.blocked
-
-    @property
-    def first_id(self) -> int:
-        """Unique id of the oldest item that is here; of the next one where there is none."""
-        return self._ring.first
 
     @property
     def alpha(self) -> float:

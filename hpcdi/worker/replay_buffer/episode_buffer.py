@@ -49,6 +49,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
     kind: ClassVar[str] = "episode_buffer"
     _items: ClassVar[str] = "episodes"
     _episodes: deque[tuple[int, int]]  # id of the first transition, how many there are
+    _table: Array | None = None  # the same, int64 [episodes, 2]; None: to be made
     _pushed: int = 0  # number of the next episode; `_origin` is the first since the last `clear`
 
     @property
@@ -87,7 +88,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
             if chosen is None or self._ring.store is None:
                 return None
             self._note(drawn=size)
-            episodes = [self._episodes[k] for k in chosen]
+            episodes = self._by_age()[chosen].tolist()
             return [self._ring.store.read(self._ring.slots(f, f + n)) for f, n in episodes]
 
     def sample_batch(  # type: ignore[override]
@@ -152,7 +153,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
 
     def _begin(self, ring: Ring) -> None:
         super()._begin(ring)
-        self._episodes = deque()
+        self._episodes, self._table = deque(), None
         self._origin = self._pushed
 
     def _new_ring(self, first_id: int, capacity: int = 0) -> Ring:
@@ -185,6 +186,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         for length in lengths:
             self._episodes.append((first, length))
             first += length
+        self._table = None
         self._pushed += len(lengths)
         while len(self._episodes) > self.replay_buffer_size:
             self._episodes.popleft()
@@ -197,6 +199,15 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         if needed > self._ring.capacity:
             self._ring.grow_to(max(needed, 2 * self._ring.capacity))
 
+    def _by_age(self) -> Array:
+        """Id of the first transition of each episode, and how many there are: int64 [episodes, 2].
+
+        It is made once for all draws between two pushes.
+        """
+        if self._table is None:
+            self._table = np.array(self._episodes, dtype=np.int64).reshape(-1, 2)
+        return self._table
+
     def _draw_whole(
         self, size: int, sample_range: slice | None, replace: bool
     ) -> tuple[Array, Array, Array] | None:
@@ -204,7 +215,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         chosen = self._choose(size, sample_range, replace)
         if chosen is None:
             return None
-        first_ids, lengths = np.array(self._episodes, dtype=np.int64)[chosen].T
+        first_ids, lengths = self._by_age()[chosen].T
         return first_ids, lengths, chosen + self._pushed - self.count()
 
     def _draw_slices(
@@ -213,7 +224,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         """First ids and lengths of slices [size], and the numbers of their episodes."""
         if size < 1 or length < 1:
             raise BufferContractError(f"cannot draw {size} slices of {length} transitions")
-        episodes = np.array(self._episodes, dtype=np.int64).reshape(-1, 2)
+        episodes = self._by_age()
         among = np.arange(len(episodes))[sample_range or slice(None)]
         ends = np.cumsum(np.maximum(episodes[among, 1] - length + 1, 0))
         if not ends.size or ends[-1] == 0:

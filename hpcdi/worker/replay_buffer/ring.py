@@ -250,7 +250,7 @@ class UsedData:
 
     def __init__(self) -> None:
         self._users: Counter[str] = Counter()
-        self._new: list[str] = []
+        self._new: dict[str, None] = {}  # in order, which an item has or had since `take_new`
         self._known: set[str] = set()  # returned by `take_new`, and not yet by `take`
         self._unused: list[str] = []
 
@@ -260,7 +260,7 @@ class UsedData:
         if data_id is not None:
             self._users[str(data_id)] += 1
             if self._users[str(data_id)] == 1:
-                self._new.append(str(data_id))
+                self._new[str(data_id)] = None
 
     def leave(self, item: Any) -> None:
         """Count an item that was dropped or overwritten."""
@@ -280,13 +280,14 @@ class UsedData:
         unused = [data_id for data_id in dict.fromkeys(self._unused) if data_id not in self._users]
         self._unused = []
         self._known.difference_update(unused)
-        self._new = [data_id for data_id in self._new if data_id in self._users]
+        for data_id in unused:
+            self._new.pop(data_id, None)
         return unused
 
     def take_new(self) -> list[str]:
         """Data ids that an item has now, or had in between, and none had at the last call."""
-        new = [data_id for data_id in dict.fromkeys(self._new) if data_id not in self._known]
-        self._new = []
+        new = [data_id for data_id in self._new if data_id not in self._known]
+        self._new.clear()
         self._known.update(new)
         return new
 

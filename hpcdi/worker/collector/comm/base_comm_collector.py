@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 import uuid
 from abc import abstractmethod
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 from hpcdi.comm.messages import Message
 from hpcdi.config.compat import ConfigDict
 from hpcdi.config.fields import to_mapping
+from hpcdi.config.roles import ParallelCollectorConfig
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.collector.base_parallel_collector import (
@@ -19,6 +21,7 @@ from hpcdi.roles.collector.base_parallel_collector import (
     CollectorPort,
     CollectorTask,
 )
+from hpcdi.roles.collector.loop import attribute_of
 from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
 from hpcdi.roles.context import WorkerContext, get_task_uid
 from hpcdi.store.segment import Segment
@@ -115,6 +118,9 @@ class BaseCommCollector(CommSide):
         collector = create_parallel_collector(ConfigDict(settings), port)
         self._lend_methods(collector)
         port.collector = collector
+        if not attribute_of(collector.policy, "on_policy", False):  # else each rollout needs it
+            usual = ParallelCollectorConfig.update_policy_second
+            port.every_s = float(cfg.get("update_policy_second", usual))
         start = collector.start
 
         def start_and_finish() -> None:
@@ -140,14 +146,16 @@ class DictPort(CollectorPort):
 
     Attributes:
         collector: has ``send_metadata, send_stepdata, get_policy_update_info``.
+        every_s: seconds from one look for a newer policy to the next, unless the newest is wanted.
         meter: see `CollectorPort`.
     """
 
     collector: Any
+    every_s = 0.0
 
     def __init__(self, policy_path: str) -> None:
         self.meter = RoleMeter("collector")
-        self._policy_path = policy_path
+        self._policy_path, self._looked_at = policy_path, -math.inf
         self._token, self._numbers = uuid.uuid4().hex[:12], itertools.count()
         self._counts = {"cur_episode": 0, "cur_sample": 0, "cur_step": 0}
 
@@ -162,10 +170,14 @@ class DictPort(CollectorPort):
         path: str,  # noqa: ARG002 (a player's name; these tasks have one)
         have_version: int = -1,
         *,
-        newest: bool = False,  # noqa: ARG002 (what it gets is the newest)
+        newest: bool = False,
         as_arrays: bool = False,  # noqa: ARG002 (its policies do not ask)
     ) -> dict[str, Any] | None:
         """See `CollectorPort.get_policy_update_info`; where there is none, the collector's own."""
+        now, is_needed = time.monotonic(), newest or have_version < 0
+        if not is_needed and now - self._looked_at < self.every_s:
+            return None
+        self._looked_at = now
         info = self.collector.get_policy_update_info(self._policy_path)
         if info is None and have_version < 0:
             return {"model": self.collector.policy.state_dict()["model"], "iter": 0}

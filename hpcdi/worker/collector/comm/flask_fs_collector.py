@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from hpcdi.roles.collector.base_parallel_collector import BaseParallelCollector
 from hpcdi.roles.learner.checkpointing import copied
 from hpcdi.store.atomic import written_aside
 from hpcdi.store.checkpoints import tensors_writer
+from hpcdi.store.files import open_file
 from hpcdi.store.policies import read_policy
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.threads import BackgroundThread
@@ -79,6 +81,10 @@ class FlaskFileSystemCollector(BaseCommCollector, Closing):
         self._path_data = Path(self._cfg.get("path_data", "."))
         self._path_policy = Path(self._cfg.get("path_policy", "."))
         self._metadata: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._read: tuple[dict[str, Any], int] = ({}, 0)
+        """The policy that was read last, and its train iteration."""
+        self._seen: tuple[str, int, int, int] | None = None
+        """Its path, and of its file inode, time of change and size; None: none was read."""
         self._collector: BaseParallelCollector | None = None
         self._thread: BackgroundThread | None = None
         self.slave = CollectorSlave.of(self)
@@ -145,6 +151,9 @@ class FlaskFileSystemCollector(BaseCommCollector, Closing):
     def get_policy_update_info(self, path: str) -> dict[str, Any] | None:
         """Returns ``{"model", "iter"}`` of a policy's file; None: there is none yet.
 
+        The file is read where it has changed since the last call; until then the tensors are the
+        same.
+
         Args:
             path: below ``path_policy``.
 
@@ -154,8 +163,16 @@ class FlaskFileSystemCollector(BaseCommCollector, Closing):
         file = self._path_policy / path
         if not path or not file.exists():
             return None
-        image = read_policy(file)
-        return {"model": image.state_dict(), "iter": image.version}
+        seen = None
+        # opened, as NFS may say old things of a name; `read_policy` says what is wrong with a file
+        with contextlib.suppress(OSError), open_file(file) as opened:
+            state = os.fstat(opened.fileno())
+            seen = (path, state.st_ino, state.st_mtime_ns, state.st_size)
+        if seen is None or seen != self._seen:  # it may be asked for every few milliseconds
+            image = read_policy(file)
+            self._read, self._seen = (image.state_dict(), image.version), seen
+        model, version = self._read
+        return {"model": dict(model), "iter": version}
 
     def send_stepdata(self, path: str, stepdata: Any) -> None:
         """Write samples to a file, whole or not at all, for `load_data_fn` of the learner.
