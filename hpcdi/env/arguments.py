@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.config.schedule import FIGURE, KWARGS, Scheduled, Value
-from hpcdi.errors import EnvValueError
+from hpcdi.errors import ConfigError, EnvValueError, Problem
 from hpcdi.utils.variables import variables_set
 
 ENV_INDEX = "HPCDI_ENV_INDEX"
@@ -70,6 +70,9 @@ def numbered(value: object) -> Any:
     """Returns keyword arguments, or parts of them, with the number of the environment made now.
 
     A text that is nothing else becomes a whole number.
+
+    Raises:
+        ConfigError: a text has ``{folder}``, and the environment has none.
     """
     if isinstance(value, Mapping):
         return {key: numbered(part) for key, part in value.items()}
@@ -78,7 +81,11 @@ def numbered(value: object) -> Any:
         return tuple(parts) if isinstance(value, tuple) else parts
     if not isinstance(value, str):
         return value
-    value = value.replace(_FOLDER, os.environ.get(ENV_FOLDER, ""))
+    if _FOLDER in value:
+        if not (folder := os.environ.get(ENV_FOLDER)):
+            message = f"is empty, and an argument of the environment is {value!r}: name a folder"
+            raise ConfigError([Problem("env.manager.folder", message)])
+        value = value.replace(_FOLDER, folder)
     if "index" not in value:
         return value
     index = int(os.environ.get(ENV_INDEX, "0"))

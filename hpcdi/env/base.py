@@ -15,7 +15,7 @@ from hpcdi.config.compat import Configurable
 from hpcdi.config.env import ChildConfig
 from hpcdi.config.schedule import Scheduled
 from hpcdi.env.arguments import make_numbered
-from hpcdi.errors import EnvValueError
+from hpcdi.errors import ConfigError, EnvValueError
 from hpcdi.types import Array, Columns, Episodes, Step
 
 EnvFn = Callable[..., Any]
@@ -59,12 +59,24 @@ class EnvType(Configurable):
     def probe(cls, cfg: Any) -> Any:
         """Returns an environment as a run has it: one, or a vector environment of one.
 
+        Of vectors that have a number of environments of their own, or take some numbers alone, it
+        is one as collectors have it.
+
         Raises:
             ConfigError: it cannot be made.
         """
-        if cls.is_vector(cfg):
+        if not cls.is_vector(cfg):
+            return make_numbered(partial(cls.make_single, cfg), 0, cfg.manager.folder)
+        try:
             return cls.make_vector(cfg, 1)
-        return make_numbered(partial(cls.make_single, cfg), 0, cfg.manager.folder)
+        except Exception as error:  # whatever a vector raises
+            of_one = error
+        try:
+            if cls.is_vector(cfg, evaluate=True):
+                cls.make_vector(cfg, cfg.evaluator_env_num).close()
+            return cls.make_vector(cfg, cfg.collector_env_num)
+        except ConfigError:
+            raise of_one from None
 
 
 # ---------------------------------------------------------------------------------- with collectors

@@ -62,6 +62,24 @@ def children_of(space: object) -> list[tuple[Any, Any]] | None:
     return None
 
 
+def blank_of(space: Any) -> Any:
+    """Returns the value of a space that is zeros, or the nearest to them; None: it has no arrays.
+
+    What `read_spaces` refuses has none.
+    """
+    children = children_of(space)
+    if children is not None:
+        parts = {key: blank_of(child) for key, child in children}
+        return tuple(parts.values()) if isinstance(space, of_gymnasium.Tuple) else parts
+    if isinstance(space, of_gymnasium.Box):
+        return np.clip(np.zeros(space.shape), space.low, space.high).astype(space.dtype)
+    if isinstance(space, of_gymnasium.MultiBinary):
+        return np.zeros(space.shape, dtype=space.dtype)
+    if isinstance(space, of_gymnasium.Discrete | of_gymnasium.MultiDiscrete):
+        return space.start
+    return None
+
+
 def leaves_of(root: str, space: object, path: Path = ()) -> Iterator[tuple[Leaf, Path]]:
     """Yields the arrays of a space, and the keys that lead to each.
 
@@ -86,6 +104,21 @@ def leaves_of(root: str, space: object, path: Path = ()) -> Iterator[tuple[Leaf,
             yield from leaves_of(root, child, (*path, key))
         return
     yield _leaf(root, space, "/".join(map(str, path))), path
+
+
+def arrays_in(space: Any) -> Any:
+    """Returns a space without the parts of its Dicts that are no arrays, such as a Text."""
+    if not isinstance(space, of_gymnasium.Dict):
+        return space
+    arrays = (
+        of_gymnasium.Box, of_gymnasium.Discrete, of_gymnasium.MultiDiscrete,
+        of_gymnasium.MultiBinary,
+    )  # fmt: skip
+    return of_gymnasium.Dict({
+        key: arrays_in(part)
+        for key, part in space.spaces.items()
+        if isinstance(part, arrays) or children_of(part) is not None
+    })  # fmt: skip
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -118,8 +151,8 @@ def _leaf(root: str, space: object, name: str) -> Leaf:
         counts, starts = [2] * math.prod(space.shape), []
     else:
         leave_out = (
-            ", or leave a part out, e.g. by env.wrappers: [{type: FilterObservation, "
-            "filter_keys: [...]}]"
+            ", or leave a part out (of type gymnasium, by env.wrappers: [{type: FilterObservation, "
+            "filter_keys: [...]}])"
         )
         raise EnvError(
             f"{root}s {'have a part ' + name if name else 'are'} {space}; hpcdi takes Box, "
@@ -331,11 +364,15 @@ def read_spaces(observation: object, action: object) -> Spaces:
             raise EnvError(f"its {name}, {given}, hold no number: have one, if only a constant")
     wanted = sum(sum(leaf.counts) for leaf in acts.leaves)
     if seen.mask_size not in (0, wanted):
-        stacked = wanted and seen.mask_size > wanted and not seen.mask_size % wanted
-        hint = "; a wrapper that stacks observations stacks masks, too: env.action_mask: info"
+        joint = math.prod(count for leaf in acts.leaves for count in leaf.counts)
+        hint = ""
+        if wanted and seen.mask_size == joint:
+            hint = f"; masks of all combinations of components go with one Discrete({joint})"
+        elif wanted and seen.mask_size > wanted and not seen.mask_size % wanted:
+            hint = "; a wrapper that stacks observations stacks masks, too: env.action_mask: info"
         raise EnvError(
             f"its masks of actions have {seen.mask_size} entries, and its actions, {action}, need "
-            f"{wanted}: one for each value of each discrete component{hint if stacked else ''}"
+            f"{wanted}: one for each value of each discrete component{hint}"
         )
     return Spaces(seen.leaves, acts.leaves, is_masked=seen.mask_size > 0)
 
@@ -893,6 +930,9 @@ _TIMEDELTA: Any = np.timedelta64
 _NUMBERS = (float, int, np.floating, np.integer)
 
 
+_OF_PLAYERS = "; with one for each of several players it is of env.type: team, or pettingzoo"
+
+
 def number_of(value: object, name: str = "reward") -> float:
     """Converts one number, also as an array, tensor or list of one element, to a float.
 
@@ -902,7 +942,9 @@ def number_of(value: object, name: str = "reward") -> float:
         EnvValueError: it is not one number.
     """
     if not isinstance(value, _NUMBERS) or value.__class__ is _TIMEDELTA:
-        value = _one(value, name, "one number")
+        are_several = isinstance(value, Mapping | list | tuple) or getattr(value, "ndim", 0) > 0
+        hint = _OF_PLAYERS if are_several and name == "reward" else ""
+        value = _one(value, name, f"one number{hint}")
     elif isinstance(value, np.floating):
         value = float(value)
     if -_FLOAT32_MAX <= value <= _FLOAT32_MAX:
@@ -1116,7 +1158,10 @@ def objection_to(env: Any, env_num: int) -> str:
             "must be one of gymnasium.vector.AutoresetMode"
         )
     if (own := getattr(env, "num_envs", env_num)) != env_num:  # it may not say
-        return f"{env} has {own} environments (num_envs), and was made for {env_num}"
+        return (
+            f"{env} has {own} environments (num_envs), and was made for {env_num}; where it always "
+            f"has so many, set env.collector_env_num and env.evaluator_env_num to {own}"
+        )
     return ""
 
 

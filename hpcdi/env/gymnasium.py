@@ -84,24 +84,55 @@ class GymnasiumEnv(EnvType):
     def make_vector(cls, cfg: GymnasiumConfig, env_num: int) -> VectorEnv[Any, Any, Any]:
         """Returns a vector environment of `env_num` copies.
 
-        An environment's own form that cannot be stepped is left for single ones together (sync),
-        unless it is asked for.
+        An environment's own form that cannot be stepped, or made by these arguments, or that has
+        other spaces, is left for single ones together (sync), unless it is asked for.
 
         Raises:
             ConfigError: gymnasium does not know the id, or a package that it needs is missing; or
                 the environment's own form cannot be stepped, and must be.
         """
-        env = cls._made_together(cfg, env_num)
-        if not (wrong := objection_to(env, env_num)):
-            return env
-        with contextlib.suppress(Exception):  # it is not wanted any more
-            env.close()
-        has_single = cls.has_single(cfg)
-        if cfg.vectorization != "auto" or not has_single:
-            wrong += "; set it to sync, for single ones" * has_single
-            raise ConfigError([Problem("env.vectorization", wrong)])
+        is_free = cfg.vectorization == "auto" and cls.has_single(cfg)
+        try:
+            env = cls._made_together(cfg, env_num)
+        except ConfigError as error:
+            if not is_free:
+                raise
+            wrong = error.problems[0].message
+        else:
+            wrong = objection_to(env, env_num) or (cls._difference(cfg, env) if is_free else "")
+            if not wrong:
+                return env
+            with contextlib.suppress(Exception):  # it is not wanted any more
+                env.close()
+            if not is_free:
+                wrong += "; set it to sync, for single ones" * cls.has_single(cfg)
+                raise ConfigError([Problem("env.vectorization", wrong)])
         LOGGER.info("%s; single ones are taken (env.vectorization: sync)", wrong)
         return cls._made_together(dataclasses.replace(cfg, vectorization="sync"), env_num)
+
+    @classmethod
+    def _difference(cls, cfg: GymnasiumConfig, env: VectorEnv[Any, Any, Any]) -> str:
+        """Returns by which space a vector is of another environment than single ones; "": by none.
+
+        So Atari's preprocesses pictures and clips rewards, and the one of its id does not.
+        """
+        try:
+            single = cls.make_single(cfg)
+        except Exception:  # whatever it raises: the vector is what there is
+            return ""
+        try:
+            for kind in ("observation", "action"):
+                of_vector = getattr(env, f"single_{kind}_space")
+                of_single = getattr(single, f"{kind}_space")
+                if of_vector != of_single:
+                    return (
+                        f"the vector form of {cfg.env_id!r} is another environment: its {kind}s "
+                        f"are {of_vector}, and those of a single one {of_single}"
+                    )
+        finally:
+            with contextlib.suppress(Exception):  # nor is this one
+                single.close()
+        return ""
 
     @classmethod
     def _made_together(cls, cfg: GymnasiumConfig, env_num: int) -> VectorEnv[Any, Any, Any]:

@@ -14,6 +14,7 @@ turns: a step writes to one, while a collector still has the other.
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import mmap
 import os
@@ -369,7 +370,8 @@ class LocalWorker:
         if is_over:
             self._put_final[0](observation)
             results.acts[row] = goes_on
-            reply = StepReply([self._numbers_at_end(info)], info if keeps_info else None)
+            kept = copy_of_info(info) if keeps_info else None
+            reply = StepReply([self._numbers_at_end(info)], kept)
             if goes_on:
                 observation, _ = parts_of_reset(self._begin_next(reply, next_seed))
         self._put_shown[slot][0](observation)
@@ -411,7 +413,8 @@ class LocalWorker:
                     with _of_player(seat):
                         self._put_final[seat](observation)
             observations = [None] * len(self._rows)
-        reply = StepReply(numbers, infos if keeps_info else None)
+        kept = (copy_of_info(infos) if is_over else infos) if keeps_info else None
+        reply = StepReply(numbers, kept)
         if is_over and goes_on:
             observations = self._begin_next(reply, next_seed)
         if goes_on or not is_over:
@@ -537,6 +540,17 @@ def close_or_warn(env: Any, *, is_alone: bool = False) -> None:
             if isinstance(error, TakesTooLongError) else "failed", failure.cause,
             extra={"detail": failure.detail, "once": f"close() failed ({failure.cause})"},
         )  # fmt: skip
+
+
+def copy_of_info(info: Any) -> Any:
+    """Returns a copy of infos of an episode's end: the next reset may write to the same ones.
+
+    Where they hold what cannot be copied, such as a lock, only they themselves are.
+    """
+    try:
+        return copy.deepcopy(info)
+    except Exception:  # whatever a simulator's objects raise
+        return [*map(copy.copy, info)] if isinstance(info, list) else copy.copy(info)
 
 
 def method_of(env: object, name: str) -> Any:

@@ -48,6 +48,7 @@ from hpcdi.types import ACTION_MASK, NO_SEED, Array, Columns, Episodes, Spaces, 
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
+from hpcdi.utils.nested import as_array
 from hpcdi.utils.processes import tree_bytes
 from hpcdi.utils.truths import all_of, any_of
 
@@ -618,7 +619,7 @@ class EnvManager(Closing):
             raise EnvError(
                 f"render() of an environment failed: {_with_detail(failure)}"
             ) from failure
-        pictures = [np.asarray(0 if picture is None else picture) for picture in drawn]
+        pictures = [as_array(0 if picture is None else picture) for picture in drawn]
         for env, picture in enumerate(pictures):
             if picture.ndim != 3:
                 raise EnvError(

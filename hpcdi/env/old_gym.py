@@ -54,7 +54,9 @@ def made_by(entry: Any, **kwargs: Any) -> Any:
     if not (callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))):
         return env
     env = as_gymnasium(env)
-    return env if isinstance(env, gymnasium.Env) else OldEnv(env)
+    # gymnasium writes to `unwrapped`, which may be of another library, and reads `env` itself
+    is_whole = isinstance(env, gymnasium.Env) and isinstance(env.unwrapped, gymnasium.Env)
+    return env if is_whole else OldEnv(env)
 
 
 def space_of(space: Any) -> Any:
@@ -108,8 +110,11 @@ class OldEnv(gymnasium.Env[Any, Any]):
         return getattr(self._env, "render_mode", None)
 
     def render(self, *args: Any, **kwargs: Any) -> Any:
-        """Its own picture, where it draws one."""
-        return getattr(self._env, "render", super().render)(*args, **kwargs)
+        """Its own picture, where it draws one; before gym 0.26 it must be asked for one."""
+        render: Any = getattr(self._env, "render", super().render)
+        if not (args or kwargs or self.render_mode) and _has_mode(render):
+            return render(mode="rgb_array")
+        return render(*args, **kwargs)
 
     def close(self) -> None:
         """Close it, where it closes."""
@@ -180,6 +185,13 @@ class OldEnv(gymnasium.Env[Any, Any]):
         if name.startswith("_"):  # which a copy asks for before it has an environment
             raise AttributeError(name)
         return getattr(self._env, name)
+
+
+def _has_mode(render: Any) -> bool:
+    try:
+        return "mode" in inspect.signature(render).parameters
+    except (TypeError, ValueError):  # written in C
+        return False
 
 
 def _is_of_gymnasium(env: object) -> bool:

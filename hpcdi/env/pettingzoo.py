@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import copy
 import importlib
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from hpcdi.env.base import EnvType
 from hpcdi.env.contract import (
     MaskLayout,
     children_of,
+    described,
     leaves_of,
     number_of,
     parts_of_reset,
@@ -32,6 +34,7 @@ from hpcdi.env.contract import (
     truth_of,
 )
 from hpcdi.env.gymnasium import cannot_make, errors_of_making
+from hpcdi.env.joint import JointEnv
 from hpcdi.env.old_gym import space_of
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array
@@ -41,6 +44,7 @@ Joint = list[Any]
 """One element for each player."""
 BattleStep = tuple[Joint, Array, bool, list[dict[str, Any]]]
 """Observations, rewards float32 [players], whether the episode is over, infos."""
+_OF_STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 _NO_END = {"terminated": False, "truncated": False}
 _MAKERS = {"parallel": "parallel_env", "aec": "env"}
 
@@ -105,7 +109,7 @@ def numbered_teams(teams: Mapping[str, Any], env: Any) -> tuple[tuple[int, ...],
         for member in members:
             number = names.index(member) if member in names else member
             if type(number) is not int or not 0 <= number < env.agents:
-                known = ", ".join(names) or f"0 to {env.agents - 1}"
+                known = ", ".join(map(str, names)) or f"0 to {env.agents - 1}"
                 problems.append(Problem(path, f"{member!r} is no player; there are {known}"))
             elif number in seen:
                 problems.append(Problem(path, f"{member} is in two teams"))
@@ -128,7 +132,7 @@ def teams_of(env: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _maker(env_id: str, api: str) -> Any:
-    """The callable that makes an environment: from PettingZoo's registry, or the module named."""
+    """The callable that makes an environment: of PettingZoo's, of gymnasium's, or of a module."""
     kinds = list(_MAKERS) if api == "auto" else [api]
     module_name, _, name = env_id.partition(":")
     try:
@@ -138,9 +142,14 @@ def _maker(env_id: str, api: str) -> Any:
             for kind in kinds:
                 if env_id.replace(".", "/", 1) in known[kind]:
                     return partial(pettingzoo.make, kind, env_id.replace(".", "/", 1))
-        module = importlib.import_module(module_name if name else f"pettingzoo.{env_id}")
+        module: Any = importlib.import_module(module_name) if name else None
+        if (name or env_id) in gymnasium.registry:
+            return partial(gymnasium.make, name or env_id, disable_env_checker=True)
+        module = module or importlib.import_module(f"pettingzoo.{env_id}")
     except ImportError as error:
         raise _cannot_make(env_id, str(error)) from error
+    if isinstance(inner := getattr(module, name, None), types.ModuleType):
+        module, name = inner, ""
     for wanted in [name] if name else [_MAKERS[kind] for kind in kinds]:
         if hasattr(module, wanted):
             return getattr(module, wanted)
@@ -149,7 +158,8 @@ def _maker(env_id: str, api: str) -> Any:
 
 def _cannot_make(env_id: str, reason: str) -> ConfigError:
     advice = "pip install 'hpcdi[battle]', and what the environment itself needs"
-    return cannot_make(env_id, f"{reason}; ids look like classic.connect_four_v3; {advice}")
+    ids = "ids look like classic.connect_four_v3, those of other packages like module:parallel_env"
+    return cannot_make(env_id, f"{reason}; {ids}; {advice}")
 
 
 # --------------------------------------------------------------------------------------- the shape
@@ -336,7 +346,11 @@ class ParallelBattle(BattleEnv):
             for name, action in zip(self.names, actions, strict=True)
             if action is not None
         }
-        observations, paid, *ends, given_infos = parts_of_step(self._env.step(given))
+        told = parts_of_step(self._env.step(given))
+        for what, of_all in zip(_OF_STEP, told, strict=True):
+            if not isinstance(of_all, Mapping):
+                raise EnvValueError(f"{what}: {described(of_all)}, and must be a dict, by player")
+        observations, paid, *ends, given_infos = told
         over = set[str]()
         for i, name in enumerate(self.names):
             rewards[i] = number_of(paid.get(name, 0.0), f"reward of player {i} ({name})")
@@ -413,6 +427,10 @@ class TurnBattle(BattleEnv):
         env = self._env
         acts = not (env.terminations[name] or env.truncations[name])
         return self._observed(name, env.observe(name), env.infos.get(name), acts=acts)
+
+
+_COUNTS = ("agent_num", "player_num")
+"""What says how many players an environment of the seeds' kind has."""
 
 
 class ForeignBattle:
@@ -507,9 +525,15 @@ def spaces_of_each(env: Any) -> tuple[list[Any], list[Any]]:
 
 
 def as_battle(env: object) -> Any:
-    """Returns `env` in `BattleEnv`'s shape: PettingZoo's and the seeds' are wrapped."""
+    """Returns `env` in `BattleEnv`'s shape: PettingZoo's, gymnasium's, the seeds' are wrapped.
+
+    Raises:
+        ConfigError: it is gymnasium's, and of one player.
+    """
     if hasattr(env, "possible_agents"):
         return TurnBattle(env) if hasattr(env, "agent_iter") else ParallelBattle(env)
     if isinstance(getattr(env, "agents", None), int):
         return env
+    if isinstance(env, gymnasium.Env) and not any(hasattr(env, name) for name in _COUNTS):
+        return ParallelBattle(JointEnv(env))
     return ForeignBattle(env)

@@ -240,7 +240,7 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
 
 
 def _check_has_spaces(env: Any) -> None:
-    """Refuses what has no spaces, and says what it is where that is known.
+    """Refuses what has no spaces, neither its own nor players', and says what it is where known.
 
     Raises:
         EnvError: it has none.
@@ -252,6 +252,12 @@ def _check_has_spaces(env: Any) -> None:
             if hasattr(env, "observation_spec") or hasattr(env.unwrapped, "observation_spec"):
                 raise EnvError(OF_DM_ENV) from error
             raise EnvError(f"has no {name}, of gymnasium's API: {error}") from error
+    if callable(env.observation_space) and not _has_players(env.unwrapped):
+        raise EnvError("observation_space is a method, not a gymnasium.Space: wrap it")
+
+
+def _has_players(env: Any) -> bool:
+    return hasattr(env, "possible_agents") or hasattr(env, "agents")
 
 
 def _check_attributes(env: object, cfg: EnvConfig) -> None:

@@ -17,8 +17,9 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from types import FrameType, TracebackType
+from types import FrameType, MethodType, TracebackType
 from typing import Any, NamedTuple, NoReturn, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -290,6 +291,33 @@ _ERRORS_OF_ENVS: dict[str, Any] = {}
 _IN_USE = threading.Lock()
 
 
+class _Generators:
+    """States of `random`'s and numpy's generator, one for each back-end whose environments draw.
+
+    Environments seed them (`seed_libraries`). So those of evaluations that begin by the same seeds
+    would have others, in the same process, draw the same numbers after each evaluation.
+    """
+
+    def __init__(self) -> None:
+        self._states = weakref.WeakKeyDictionary[object, tuple[Any, Any]]()
+        self._last: Callable[[], object] = lambda: None  # who was called last
+
+    def go_on_for(self, owner: object) -> None:
+        """Have them go on where they were when this back-end was called last; None: it is none."""
+        last = self._last()
+        if owner is None or owner is last:
+            return
+        if last is not None:
+            self._states[last] = random.getstate(), np.random.get_state()
+        self._last = weakref.ref(owner)
+        if states := self._states.pop(owner, None):
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+
+_GENERATORS = _Generators()
+
+
 def in_their_modes(function: Callable[[*Ts], T], *args: *Ts) -> T:
     """Call what calls environments: in it modes are as they have set them, afterwards as before.
 
@@ -297,12 +325,14 @@ def in_their_modes(function: Callable[[*Ts], T], *args: *Ts) -> T:
     tensors, and threads: a process has one of each, as has a library that sets one when it is
     imported, and an environment may need it in every step. Within another such call, of an
     environment that steps environments itself, and while another thread is in one, it is just
-    called.
+    called. Of a method of a back-end, the generators that a process has one of go on where they
+    were when that back-end was called last.
     """
     if not _IN_USE.acquire(False):
         return function(*args)
     logs = _Logs.now()
     try:
+        _GENERATORS.go_on_for(function.__self__ if isinstance(function, MethodType) else None)
         before = _modes_of_torch()
         if _TORCH_OF_ENVS:
             _set_modes_of_torch(_TORCH_OF_ENVS)

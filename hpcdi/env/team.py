@@ -26,7 +26,7 @@ from gymnasium import spaces
 
 from hpcdi.config.env import PettingZooConfig, TeamEnvConfig
 from hpcdi.env.base import EnvType
-from hpcdi.env.contract import MaskLayout, children_of, split_mask
+from hpcdi.env.contract import MaskLayout, blank_of, split_mask
 from hpcdi.env.pettingzoo import TurnBattle, made_battle, spaces_of_each
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK
@@ -73,7 +73,7 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         self.battle = battle
         count = int(battle.agents)
         self.names = list(getattr(battle, "names", ())) or [f"player_{n}" for n in range(count)]
-        if odd := next((name for name in self.names if "/" in name), ""):
+        if odd := next((name for name in self.names if "/" in str(name)), None):
             raise EnvError(f"a player's name contains '/': {odd!r}; rename it")
         self.metadata = getattr(battle, "metadata", {})
         self.render_mode = getattr(getattr(battle, "_env", battle), "render_mode", None)
@@ -92,7 +92,8 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         self._has_state = isinstance(state_space, gymnasium.Space)
         if isinstance(state_space, gymnasium.Space):
             observation["state"] = state_space
-        self._blank = [_blank(own) for own, _ in seen]
+            self._state = blank_of(state_space)
+        self._blank = [blank_of(own) for own, _ in seen]
         self._is_masked = [mask is not None for _, mask in seen]
         self._is_wrapped = [
             own is not space for (own, _), space in zip(seen, observations, strict=True)
@@ -174,7 +175,8 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
             EnvValueError: there is no such player, or its mask is missing, or not of its actions.
         """
         if unknown := [name for name in players if name not in self.names]:
-            raise EnvValueError(f"{unknown[0]!r} is no player; there are {', '.join(self.names)}")
+            known = ", ".join(map(str, self.names))
+            raise EnvValueError(f"{unknown[0]!r} is no player; there are {known}")
         if masks is not None and not any(self._is_masked):
             raise EnvValueError("the environment has no masks of actions, and one is given")
         self._begin([None] * len(self.names))
@@ -229,11 +231,23 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         }
         if self._has_state:
             space = self._owner.state_space
-            observation["state"] = _blank(space) if is_blank else self._owner.state()
+            observation["state"] = blank_of(space) if is_blank else self._state_now()
         if not any(self._is_masked):
             return observation
         masks = [self._masks[number] for number in self._order]
         return {"observation": observation, ACTION_MASK: np.concatenate(masks)}
+
+    def _state_now(self) -> Any:
+        """Returns the environment's state; where a game that has ended has none, the one before.
+
+        Nobody acts on that, and no value of it is learnt from.
+        """
+        try:
+            self._state = self._owner.state()
+        except Exception:  # whatever it raises of a world that it has taken down
+            if self._acts.any():  # those who were cut: their value is that of this state
+                raise
+        return self._state
 
     def _info(self, infos: list[dict[str, Any]], *, over: bool) -> dict[str, Any]:
         """What the players' infos have, the first of several; at the end each player's return."""
@@ -244,16 +258,3 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
             return told
         returns = zip(self.names, self._returns.tolist(), strict=True)
         return {**told, **{f"return/{name}": total for name, total in returns}}
-
-
-def _blank(space: Any) -> Any:
-    """An observation of a player that was never there: zeros, or the nearest to them."""
-    children = children_of(space)
-    if children is not None:
-        parts = {key: _blank(child) for key, child in children}
-        return tuple(parts.values()) if isinstance(space, spaces.Tuple) else parts
-    if isinstance(space, spaces.Box):
-        return np.clip(np.zeros(space.shape), space.low, space.high).astype(space.dtype)
-    if isinstance(space, spaces.MultiBinary):
-        return np.zeros(space.shape, dtype=space.dtype)
-    return space.start  # of Discrete and MultiDiscrete

@@ -38,7 +38,7 @@ from hpcdi.env.contract import (
     truths_of_all,
     with_ordered_masks,
 )
-from hpcdi.env.in_process import TIMED_EVERY, call_method, close_or_warn
+from hpcdi.env.in_process import TIMED_EVERY, call_method, close_or_warn, copy_of_info
 from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import INFO, NO_SEED, Array, Columns
@@ -160,7 +160,7 @@ class VectorEnvs:
             infos = _infos(_final_info(info, ended) if is_same else info, ended)
             ends = {env: [numbers_in(of_env)] for env, of_env in infos.items()}
             if self.keeps_infos:
-                self.infos = _infos(info, began & ~ended) | infos
+                self.infos = _infos(info, began & ~ended) | copy_of_info(infos)
         else:
             ends = {env: [{}] for env in ended.nonzero()[0].tolist()}
         kept = self._kept(info, ended, is_same=is_same)
@@ -180,7 +180,8 @@ class VectorEnvs:
     def _begin_next(self, mask: Array) -> dict[int, EnvFailure]:
         """Reset some environments, bool [rows], whose step is over; returns the failure of all."""
         try:
-            first, _ = parts_of_reset(self._env.reset(options={"reset_mask": mask.copy()}))
+            with self._signals:
+                first, _ = parts_of_reset(self._env.reset(options={"reset_mask": mask.copy()}))
             self._put_rows(mask, first)
         except ConfigError:
             raise

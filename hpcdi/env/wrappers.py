@@ -29,6 +29,7 @@ from hpcdi.env.contract import (
     truth_of,
 )
 from hpcdi.env.old_gym import as_gymnasium
+from hpcdi.env.process_state import SignalGuard
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array
 from hpcdi.utils.registry import named_in_module
@@ -72,26 +73,42 @@ class Components(gymnasium.ObservationWrapper[Array, Any, Array]):
         return np.asarray(observation)[self._keep]
 
 
-class AsFloats(gymnasium.ObservationWrapper[Array, Any, Array]):
+class AsFloats(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Whole numbers as float32, times `scale`: networks divide bytes by 255, and these not.
 
     Args:
-        env: its observations are of a Box.
+        env: its observations are of a Box, or of a Dict, whose Boxes of whole numbers change.
         scale: of the numbers.
     """
 
-    def __init__(self, env: gymnasium.Env[Array, Any], scale: float = 1.0) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], scale: float = 1.0) -> None:
         super().__init__(env)
+        self._scale = scale
         space: Any = env.observation_space
-        low, high = sorted(scale * np.stack([space.low, space.high]).astype(np.float64), key=np.sum)
-        self.observation_space = gymnasium.spaces.Box(
-            low.astype(np.float32), high.astype(np.float32), dtype=np.float32
+        self._keys = [
+            key
+            for key, part in (space.spaces.items() if isinstance(space, spaces.Dict) else ())
+            if isinstance(part, spaces.Box) and part.dtype.kind in "iu" and key != ACTION_MASK
+        ]
+        self.observation_space = (
+            spaces.Dict(space.spaces | {key: self._floats(space[key]) for key in self._keys})
+            if isinstance(space, spaces.Dict)
+            else self._floats(space)
         )
-        self._scale = np.float32(scale)
 
-    def observation(self, observation: Array) -> Array:
+    def _floats(self, space: Any) -> spaces.Box:
+        limits = np.stack([space.low, space.high]).astype(np.float64)
+        low, high = sorted(self._scale * limits, key=np.sum)
+        return spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
+
+    def observation(self, observation: Any) -> Any:
         """The numbers, scaled."""
-        return np.asarray(observation, np.float32) * self._scale
+        if isinstance(self.observation_space, spaces.Dict):
+            return {**observation, **{key: self._scaled(observation[key]) for key in self._keys}}
+        return self._scaled(observation)
+
+    def _scaled(self, numbers: Any) -> Array:
+        return np.asarray(numbers, np.float32) * np.float32(self._scale)
 
 
 class RepeatAction(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -256,7 +273,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Observations, rewards and ends as the spaces say, or an `EnvValueError`.
 
     For environments that gymnasium steps together: its vector environments cast what they return
-    to what the first of them returned. So infos are their numbers alone, all of them floats.
+    to what the first of them returned. So infos are their numbers alone, all of them floats. What
+    a reset takes of the process is put back, which may be in a step of theirs (`SignalGuard`).
 
     Args:
         env: one of them.
@@ -265,7 +283,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: Any, number: int) -> None:
         super().__init__(env)
-        self._number = number
+        self._number, self._signals = number, SignalGuard()
         seen = Space.of_observations(env.observation_space, as_is=True)
         row = seen.zeros(1)
         self._put, self._value = seen.into(row, 0), seen.out_of(row, 0)
@@ -276,7 +294,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         try:
-            observation, info = parts_of_reset(self.env.reset(seed=seed, options=options))
+            with self._signals:
+                observation, info = parts_of_reset(self.env.reset(seed=seed, options=options))
             return self._checked(observation), numbers_in(info)
         except EnvValueError as error:
             raise EnvValueError(str(error), self._number) from error
@@ -333,8 +352,8 @@ def wrap(env: object, wrappers: Sequence[str | Mapping[str, Any]]) -> Any:
         arguments = {"type": each} if isinstance(each, str) else dict(each)
         name = str(arguments.pop("type", ""))
         make = find_wrapper(name, path)
-        if name not in WRAPPERS and ":" not in name:
-            arguments = _of_gymnasium(make, arguments)
+        if name not in WRAPPERS:
+            arguments = _as_annotated(make, arguments, is_of_gymnasium=":" not in name)
         try:
             env = as_gymnasium(make(env, **arguments))  # one of yours may be old itself
         except Exception as error:  # a wrapper refuses as it likes
@@ -344,18 +363,23 @@ def wrap(env: object, wrappers: Sequence[str | Mapping[str, Any]]) -> Any:
     return env
 
 
-def _of_gymnasium(make: Wrap, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns arguments of a wrapper of gymnasium's: lists are arrays or tuples, as it wants them.
+def _as_annotated(
+    make: Wrap, arguments: Mapping[str, Any], *, is_of_gymnasium: bool
+) -> dict[str, Any]:
+    """Returns arguments of a wrapper: lists are arrays where its annotations say ``ndarray``.
 
-    YAML has neither.
+    Other lists are tuples in gymnasium's own, which want those. YAML has neither.
     """
-    wanted = inspect.signature(make).parameters
-    return {
-        name: value if not isinstance(value, list)
-        else np.array(value) if name in wanted and "ndarray" in str(wanted[name].annotation)
-        else tuple(value)
-        for name, value in arguments.items()
-    }  # fmt: skip
+    try:
+        wanted: Mapping[str, Any] = inspect.signature(make).parameters
+    except (TypeError, ValueError):  # of what is written in C
+        wanted = {}
+    made = dict(arguments)
+    for name, value in arguments.items():
+        if isinstance(value, list):
+            is_array = name in wanted and "ndarray" in str(wanted[name].annotation)
+            made[name] = np.array(value) if is_array else tuple(value) if is_of_gymnasium else value
+    return made
 
 
 def without_reward_wrappers(

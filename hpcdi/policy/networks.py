@@ -60,7 +60,7 @@ from hpcdi.config.algorithms import ActorCriticModelConfig
 from hpcdi.config.policy import ModelConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy.gtrxl import GTrXL
-from hpcdi.policy.memories import STORED, Recurrent, State, initial_state, state_of
+from hpcdi.policy.memories import Recurrent, State, initial_state, state_of
 from hpcdi.policy.named import call_named
 from hpcdi.policy.spaces import (
     SMALLEST_IMAGE,
@@ -72,7 +72,7 @@ from hpcdi.policy.spaces import (
     scale_of,
     without,
 )
-from hpcdi.store.rows import SEQUENCE_LEN
+from hpcdi.store.rows import SEQUENCE_LEN, STATES
 from hpcdi.types import ACTION_MASK, Array, Columns, Leaf
 
 Observation = Tensor | dict[str, Tensor]
@@ -207,20 +207,22 @@ def _find(slot: Mapping[str, Callable[..., Any]], kind: str, name: str) -> Calla
 
 
 def _check_outputs(network: nn.Module, model: ModelConfig, head: str) -> None:
-    """Check the shapes of a network's outputs, by two observations of zeros.
+    """Check the shapes of a network's outputs, by two observations of the least values, or zeros.
 
     The state of torch's random numbers stays as it is.
 
     Raises:
         PolicyError: it fails, or returns something else than the algorithm expects.
     """
-    zeros = {
-        leaf.column("observation"): np.zeros((2, *leaf.shape), leaf.dtype)
+    firsts = {
+        leaf.column("observation"): np.full(
+            (2, *leaf.shape), np.reshape(leaf.starts, leaf.shape) if leaf.starts else 0, leaf.dtype
+        )
         for leaf in obs_leaves(model)
     }
     state, is_training = initial_state(network, 2), network.training
     like = next(network.parameters(), torch.empty(0))
-    observation = observation_of(tensors_of(zeros, like.device))
+    observation = observation_of(tensors_of(firsts, like.device))
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             output, _ = network.eval()(observation, state)
@@ -925,7 +927,7 @@ class Greedy(nn.Module):
         action, *others = names
         self._outputs = len(names)
         self._parts = [name.removeprefix("action/") for name in action_names]
-        self._states = [name for name in self.inputs if name.startswith(STORED)]
+        self._states = [name for name in self.inputs if name.startswith(STATES)]
         after = [f"next_{name}" for name in self._states]
         self.output_names = (*(action_names or (action,)), *others, *after)
         self.far: dict[str, str] = {}
@@ -985,7 +987,7 @@ class Greedy(nn.Module):
         if self._parameters_of is not None and self._told:
             told = self._parameters_of(output, legal[0] if legal else None)
             others += [told[name] for name in self._told]
-        after = (state[name.removeprefix(STORED)] for name in self._states)
+        after = (state[name.removeprefix(STATES)] for name in self._states)
         return (*actions, *others, *after)
 
     def _counted(self, name: str, action: Tensor) -> Tensor:

@@ -403,7 +403,7 @@ def with_players(cfg: TeamConfig, spaces: Spaces) -> tuple[TeamConfig, list[Prob
             problems.append(Problem(f"policies.{name}", why))
         if isinstance(policy, VDNConfig):
             policy = dataclasses.replace(policy, players=len(group.players))
-        policies[name], objections = with_spaces(policy, group.spaces)
+        policies[name], objections = with_spaces(policy, group.spaces, of_team=True)
         problems += [
             dataclasses.replace(each, path=f"policies.{name}.{each.path}") for each in objections
         ]
@@ -445,7 +445,7 @@ def _beside(parts: Sequence[Any]) -> Any:
         return parts[0]
     if isinstance(parts[0], np.ndarray):
         stacked = np.stack(parts, axis=1)
-        return stacked.reshape(-1, *stacked.shape[2:])
+        return stacked.reshape(stacked.shape[0] * len(parts), *stacked.shape[2:])
     import torch
 
     return torch.stack(list(parts), dim=1).flatten(0, 1)

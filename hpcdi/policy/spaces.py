@@ -76,16 +76,24 @@ def is_bounded(leaf: Leaf) -> bool:
 
 
 def with_bounds(spaces: Spaces) -> Spaces:
-    """Returns spaces in which actions without bounds are from -1 to 1, to be drawn at random."""
-    action = tuple(
-        leaf
-        if is_bounded(leaf)
-        else dataclasses.replace(
-            leaf, low=(-1.0,) * math.prod(leaf.shape), high=(1.0,) * math.prod(leaf.shape)
-        )
-        for leaf in spaces.action
-    )
+    """Returns spaces in which all actions have bounds, to be drawn at random.
+
+    Components without bounds are from -1 to 1; with one bound, in a range of 2 as near to that.
+    """
+    action = tuple(leaf if is_bounded(leaf) else _bounded(leaf) for leaf in spaces.action)
     return dataclasses.replace(spaces, action=action)
+
+
+def _bounded(leaf: Leaf) -> Leaf:
+    """See `with_bounds`."""
+    n = math.prod(leaf.shape)
+    given = (leaf.low, leaf.high) if len(leaf.low) == n else ((-np.inf,) * n, (np.inf,) * n)
+    low, high = np.array(given, np.float64)
+    has_both = (low > -NO_BOUND) & (high < NO_BOUND)
+    middle = np.clip(0.0, low + 1.0, high - 1.0)
+    least = np.where(has_both, low, np.maximum(low, middle - 1.0))
+    most = np.where(has_both, high, np.minimum(high, middle + 1.0))
+    return dataclasses.replace(leaf, low=tuple(least.tolist()), high=tuple(most.tolist()))
 
 
 def is_whole(dtype: str) -> bool:
@@ -214,7 +222,7 @@ def needs_leaves(spaces: Spaces) -> bool:
         return True
     if len(first.shape) < 3:
         return first.dtype == "uint8"
-    return first.dtype != "uint8" or image_axes(first) != (0, 1, 2)
+    return first.dtype != "uint8" or bool(first.high) or image_axes(first) != (0, 1, 2)
 
 
 def network_shape(spaces: Spaces) -> tuple[int, ...] | None:
@@ -228,13 +236,14 @@ def network_shape(spaces: Spaces) -> tuple[int, ...] | None:
     return (math.prod(first.shape),) if is_board(first) else first.shape
 
 
-def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
+def with_spaces(cfg: P, spaces: Spaces, *, of_team: bool = False) -> tuple[P, list[Problem]]:
     """Fill empty settings from the environment; say where given ones contradict it.
 
     Args:
         cfg: a policy's settings; its section ``model`` has, where actions may be others than
             Discrete, ``action_space, action_low, action_high, action_dtype, action_leaves``.
         spaces: of the environment.
+        of_team: the policy is one of a team's.
 
     Returns:
         The filled settings, and the problems.
@@ -251,7 +260,7 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
                 "type",
                 f"{cfg.type} takes actions that are {' or '.join(KINDS[k] for k in cfg.ACTIONS)}, "
                 f"and this environment's are {KINDS[kind]}, {_said(spaces.action)}; "
-                f"{_algorithms_for(kind)} would",
+                f"{_algorithms_for(kind, of_team=of_team)} would",
             )
         )
     found = {"action_space": kind, **_of_actions(spaces)}
@@ -267,7 +276,8 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
             )
             problems.append(Problem("model.type", said))
     if spaces.is_masked and not cfg.TAKES_MASKS:
-        said = f"{cfg.type} knows no action masks; {_algorithms_for(kind, masked=True)} do"
+        others = _algorithms_for(kind, masked=True, of_team=of_team)
+        said = f"{cfg.type} knows no action masks; {others} do"
         problems.append(Problem("type", said))
     if isinstance(cfg, ReplayPolicyConfig) and cfg.hindsight.goals:
         problems += _goal_problems(spaces)
@@ -279,11 +289,21 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
         problems.append(Problem("normalize.observation", said))
     if cfg.BOUNDED and not all(map(is_bounded, spaces.action)):
         problems.append(Problem("type", f"{cfg.type} needs actions bounded on both sides"))
-    leaves = _as_seen(cfg, spaces) if needs_leaves(spaces) else ()
-    shape = network_shape(spaces)
-    model = dataclasses.replace(model, obs_shape=shape, obs_leaves=leaves, **found)
-    cfg = dataclasses.replace(cfg, model=model)
+    cfg = dataclasses.replace(cfg, model=_seeing(cfg, spaces, **found))
     return cfg, problems or list(_problems_of_filled(cfg))
+
+
+def _seeing(cfg: TorchPolicyConfig, spaces: Spaces, **found: Any) -> ModelConfig:
+    """Returns the settings of a network that sees an environment, with what else was found.
+
+    One of the user's is told the dtype that the shape does not say.
+    """
+    seen, shape = _as_seen(cfg, spaces), network_shape(spaces)
+    model = dataclasses.replace(cfg.model, obs_shape=shape, obs_leaves=(), **found)
+    is_other = bool(model.type) and obs_leaves(model)[0].dtype != seen[0].dtype
+    if needs_leaves(spaces) or is_other:
+        model = dataclasses.replace(model, obs_leaves=seen)
+    return model
 
 
 def _problems_of_filled(cfg: TorchPolicyConfig) -> Iterator[Problem]:
@@ -311,14 +331,18 @@ def _goal_problems(spaces: Spaces) -> Iterator[Problem]:
         yield Problem("hindsight.goals", f"{achieved} and {desired} are not of one kind")
 
 
-def _algorithms_for(kind: str, *, masked: bool = False) -> str:
-    """Names of the algorithms that take actions of a kind, and masks of legal ones if need be."""
+def _algorithms_for(kind: str, *, masked: bool = False, of_team: bool = False) -> str:
+    """Names of the algorithms that take actions of a kind, and masks of legal ones if need be.
+
+    Of those by which a policy of a team learns, where it is one.
+    """
     names = sorted(
         name
         for name in POLICY_REGISTRY
         if kind in getattr(cls := POLICY_REGISTRY.settings(name), "ACTIONS", ())
         and (cls.TAKES_MASKS or not masked)
         and not (cls.IMITATES or cls.WHOLE_TEAMS or name.endswith("_command"))
+        and not (of_team and (cls.LEARNS_FROM_SEQUENCES or cls.CORRECTS_STALENESS))
     )
     *others, last = names or ["no algorithm"]
     return f"{', '.join(others)} and {last}" if others else last
@@ -356,21 +380,24 @@ def _action_problems(model: ModelConfig, found: dict[str, Any]) -> Iterator[Prob
 
 
 def _as_seen(cfg: TorchPolicyConfig, spaces: Spaces) -> tuple[Leaf, ...]:
-    """The arrays that a network gets: bytes that are normalised before are numbers to it."""
-    is_bytes = [leaf.dtype == "uint8" and is_normalised(leaf) for leaf in spaces.observation]
+    """The arrays that a network gets: those that are normalised before are float32 to it."""
     return tuple(
         dataclasses.replace(leaf, dtype="float32", high=())
-        if cfg.normalize.observation and own
+        if cfg.normalize.observation and is_normalised(leaf)
         else leaf
-        for leaf, own in zip(spaces.observation, is_bytes, strict=True)
+        for leaf in spaces.observation
     )
 
 
 def _observation_problems(cfg: TorchPolicyConfig, spaces: Spaces) -> Iterator[Problem]:
     model = cfg.model
     roots = {leaf.name.partition("/")[0] for leaf in spaces.observation}
-    if unknown := set(getattr(model, "value_only", ())) - roots:
+    of_value = set(getattr(model, "value_only", ()))
+    if unknown := of_value - roots:
         said = f"there is no {', '.join(sorted(unknown))} in {_said(spaces.observation)}"
+        yield Problem("model.value_only", said)
+    elif roots <= of_value:
+        said = f"leaves the policy nothing to see: it names all of {_said(spaces.observation)}"
         yield Problem("model.value_only", said)
     for leaf in spaces.observation:
         if sum(leaf.counts) > MOST_ONE_HOT and not model.embedding_size and not model.type:
@@ -380,13 +407,14 @@ def _observation_problems(cfg: TorchPolicyConfig, spaces: Spaces) -> Iterator[Pr
                 "set it to 32, say, and that many are learnt of each value",
             )
     for leaf in spaces.observation:
-        largest = max(
-            (abs(start) + n for start, n in zip(leaf.starts, leaf.counts, strict=False)), default=0
-        )
-        if largest > _MOST_WHOLE:
+        starts = leaf.starts or (0,) * len(leaf.counts)
+        values = [*zip(starts, leaf.counts, strict=True)]
+        if max((abs(start) + count for start, count in values), default=0) > _MOST_WHOLE:
+            is_far = max(leaf.counts) <= _MOST_WHOLE
+            advice = "have it count from 0" if is_far else "make it several components, as digits,"
             said = (
-                f"{leaf} counts from {leaf.starts[0]:,}: networks see float32, which tells whole "
-                f"numbers apart to {_MOST_WHOLE:,}; have it count from 0 by a wrapper"
+                f"{leaf} counts from {starts[0]:,}: networks see float32, which tells whole "
+                f"numbers apart to {_MOST_WHOLE:,}; {advice} by a wrapper"
             )
             yield Problem("model.encoder", said)
     given, shape = model.obs_shape, network_shape(spaces)
@@ -394,6 +422,6 @@ def _observation_problems(cfg: TorchPolicyConfig, spaces: Spaces) -> Iterator[Pr
     if given is not None and (shape is None or as_shape(given) not in (shape, first.shape)):
         said = f"the environment's is {_said(spaces.observation) if shape is None else first.shape}"
         yield Problem("model.obs_shape", f"is {as_shape(given)}, {said}")
-    if model.obs_leaves and model.obs_leaves != _as_seen(cfg, spaces):
+    if model.obs_leaves and model.obs_leaves not in (_as_seen(cfg, spaces), spaces.observation):
         said = f"is {_said(model.obs_leaves)}, the environment's is {_said(spaces.observation)}"
         yield Problem("model.obs_leaves", said)

@@ -43,7 +43,7 @@ from hpcdi.data import (
     warn_of,
 )
 from hpcdi.dataclass import dataclass
-from hpcdi.env.contract import Field, Space, pick, read_spaces
+from hpcdi.env.contract import Field, Space, arrays_in, pick, read_spaces
 from hpcdi.errors import ConfigError, HpcdiError, Problem, ShardError, StoreError
 from hpcdi.policy.base import ColumnarActor
 from hpcdi.policy.create import get_policy_cls
@@ -766,7 +766,7 @@ class _Minari:
     def objections(self, config: ExperimentConfig, spaces: Spaces) -> Iterator[str]:  # noqa: ARG002
         """See `Source`."""
         dataset = self._dataset
-        stored = read_spaces(dataset.observation_space, dataset.action_space)
+        stored = read_spaces(arrays_in(dataset.observation_space), dataset.action_space)
         if spaces.is_masked:
             yield "datasets of Minari have no masks of actions after an episode's last step"
         for root, here, there in (
@@ -786,7 +786,9 @@ class _Minari:
     def pieces(self) -> Iterator[Pieces | StoreError]:
         """See `Source`."""
         dataset = self._dataset
-        seen = Space.of_observations(dataset.observation_space, origin=self._origin).fields
+        seen = Space.of_observations(
+            arrays_in(dataset.observation_space), origin=self._origin
+        ).fields
         acts = Space.of_actions(dataset.action_space).fields
         for episode in dataset.iterate_episodes():
             steps = len(episode.rewards)

@@ -364,7 +364,11 @@ def import_module(names: str | Iterable[object]) -> None:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             problems.append(Problem("import_names", missing_module(name, error)))
-        except (ImportError, OSError) as error:  # a library of the system's is missing
+        except Exception as error:
+            # a library is missing: of the system's, or what gymnasium has an error of its own for
+            is_missing = isinstance(error, ImportError | OSError)
+            if not is_missing and type(error).__name__ != "DependencyNotInstalled":
+                raise
             problems.append(Problem("import_names", f"importing {name!r} {raised(error)}"))
     if problems:
         raise ConfigError(problems)

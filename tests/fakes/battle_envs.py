@@ -107,6 +107,12 @@ class ThreeEnv:
         """Nothing is open."""
 
 
+class Numbers(ThreeEnv):
+    """Another one: its players have numbers in place of names, the last one first."""
+
+    possible_agents = tuple(reversed(range(11)))  # type: ignore[assignment]
+
+
 class FourEnv(ThreeEnv):
     """Another one, with names of its own."""
 

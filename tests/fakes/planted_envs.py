@@ -228,6 +228,17 @@ class LargeObservations(Right):
         return super().observe() * np.array([1e6, 1.0], np.float32)
 
 
+class Codes(Right):
+    """Bytes that are kinds of things, as MiniGrid's cells, in a space for brightness."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (7, 7, 3), np.uint8)
+
+    def observe(self) -> Any:
+        return np.full((7, 7, 3), 2 + 6 * self.cue, np.uint8)
+
+
 class UnreadMasks(Right):
     """Infos say which actions are legal, as those of Taxi do."""
 

@@ -38,7 +38,7 @@ from hpcdi.types import Leaf, Spaces
 from hpcdi.utils.nested import unflatten
 from hpcdi.worker.coordinator.commanders import create_parallel_commander
 
-pytestmark = pytest.mark.usefixtures("same_process_state")
+pytestmark = pytest.mark.usefixtures("same_process_state", "away")
 HERE = np.array([0.0], np.float32)
 
 
@@ -46,15 +46,18 @@ def small(env: Any = Walk, **others: Any) -> hpcdi.Run:
     return hpcdi.train(env, "ppo", **{"settings": SMALL, "max_env_step": 128, **others})
 
 
+@pytest.fixture
+def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder in which runs may be left."""
+    monkeypatch.chdir(tmp_path)
+
+
 def as_this_process() -> dict[str, str]:
     """Variables by which another one finds the same modules."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def test_a_class_is_trained_and_acts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_class_is_trained_and_acts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGTSTP)
     before = [signal.getsignal(number) for number in numbers]
     run = small(seed=3)
@@ -232,6 +235,24 @@ def test_players_of_a_team_act(tmp_path: Path) -> None:
         run.policy.act({"fox": here})
 
 
+def test_players_that_have_numbers_learn_and_act(tmp_path: Path) -> None:
+    """It was a TypeError."""
+    env = {"type": "team", "env_id": "fakes.battle_envs:Numbers"}
+    settings = {name: value for name, value in SMALL.items() if "epoch" not in name}
+    run = hpcdi.train(
+        env, "vdn", run_dir=tmp_path / "run",
+        settings={**settings, f"{LIMIT}.max_train_iter": 4},
+    )  # fmt: skip
+    assert (run.state, len(run.returns) > 0) == ("done", True)
+    assert len(run.curve("info/return/10")[0])
+    episode = next(run.episodes())
+    assert episode.observations["observation/players/10"].shape == (5, 1)
+    seen = np.ones(1, np.float32)
+    chosen = hpcdi.load(run.folder).act({10: seen, 3: seen})
+    assert [*chosen] == [10, 3]
+    assert all(action in range(4) for action in chosen.values())
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -255,8 +276,7 @@ def test_a_rank_starts_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
         hpcdi.train("CartPole-v1", "ppo")
 
 
-def test_wrong_settings_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_wrong_settings_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         hpcdi.train(lambda: Walk(), "ppo", settings={"policy.lern.batch_size": 3}, exp_name="own")
     said = "the experiment own has 1 problem\n  - policy.lern: unknown key; did you mean 'learn'?"

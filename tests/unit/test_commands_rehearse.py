@@ -47,6 +47,7 @@ PLANTED = {
     "OtherEachTime": ("seeds", WARN, "equal seeds do not repeat"),
     "BeyondItsSpace": ("values", WARN, "from 0 to 3, and its space says from 0 to 1"),
     "UnreadMasks": ("spaces", WARN, "masks of legal actions, which the policy does not get"),
+    "Codes": ("observations", WARN, "observation from 2 to 8: bytes, which networks divide by 255"),
     "LargeObservations": ("observations", WARN, "observation from 0 to 1e+06"),
 }  # fmt: skip
 

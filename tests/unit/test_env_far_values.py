@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+import re
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,6 +36,7 @@ from hpcdi.errors import EnvError, EnvValueError
 from hpcdi.policy.acting.boxes import DenseSAC
 from hpcdi.policy.acting.network import Normalizer as NumpyNormalizer
 from hpcdi.policy.acting.sampling import ActionSampler
+from hpcdi.policy.create import get_policy_cls
 from hpcdi.policy.distributions import ActionDistribution
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.policy.normalization import Normalizer
@@ -149,10 +151,22 @@ def test_a_board_is_normalised(dtype: Any) -> None:
     assert made[0].numpy() == pytest.approx(-1)
 
 
-def test_a_discrete_number_that_float32_does_not_have_is_refused() -> None:
-    seen = read_spaces(spaces.Discrete(5, start=2**25 + 1), spaces.Discrete(2))
-    _, problems = with_spaces(POLICY_REGISTRY.settings("dqn")(), seen)
-    assert "counts from 33,554,433" in str(problems[0])
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        (spaces.Discrete(5, start=2**25 + 1), "counts from 33,554,433: .*have it count from 0"),
+        (spaces.Discrete(2**24 + 1), "counts from 0: .*make it several components, as digits"),
+        (spaces.Discrete(2**24), None),
+    ],
+)
+def test_a_discrete_number_that_float32_does_not_have_is_refused(
+    space: spaces.Discrete, said: str | None
+) -> None:
+    model = {"type": "dqn", "model": {"embedding_size": 4}}
+    cfg = get_policy_cls(model).parse_config(model)
+    _, problems = with_spaces(cfg, read_spaces(space, spaces.Discrete(2)))
+    assert len(problems) == (said is not None)
+    assert re.search(said or "", str(problems))
 
 
 def test_longdouble_is_stored_as_float32_and_an_empty_key_is_refused() -> None:

@@ -298,6 +298,31 @@ def test_masks_that_a_wrapper_stacks_are_said() -> None:
         read_spaces(spaces.Dict(stack), spaces.Discrete(3))
 
 
+def test_masks_of_combinations_are_said() -> None:
+    seen = {"observation": BOX, "action_mask": spaces.MultiBinary((10, 10))}
+    with pytest.raises(EnvError, match=r"100 entries.* go with one Discrete\(100\)$"):
+        read_spaces(spaces.Dict(seen), spaces.MultiDiscrete([10, 10]))
+
+
+class Functional:
+    """Of another API, as gymnax's, whose spaces are those of parameters."""
+
+    action_space = spaces.Discrete(2)
+
+    def observation_space(self, params: Any = None) -> Any:
+        return BOX
+
+    def reset(self, key: Any, params: Any = None) -> Any: ...
+
+    def step(self, key: Any, state: Any, action: Any) -> Any: ...
+
+
+def test_a_method_in_place_of_a_space_is_said() -> None:
+    """It was said to have several players."""
+    with pytest.raises(ConfigError, match=r"Functional: observation_space is a method"):
+        look_at(config(env_id=f"{__name__}:Functional"))
+
+
 class Silent(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Does not say how it resets; or it has one environment more than it was asked for."""
 
@@ -356,6 +381,75 @@ def test_a_vector_form_that_cannot_be_stepped_is_left_for_single_ones(
                 assert envs.step({"action": np.zeros(2, np.int64)}).reward.tolist() == [1.0, 1.0]
         finally:
             gymnasium.registry.pop("test/Silent-v0")
+
+
+class Raw(gymnasium.Env[Any, Any]):
+    """Pictures as they are."""
+
+    observation_space, action_space = spaces.Box(0, 255, (4,), np.uint8), spaces.Discrete(2)
+
+    def __init__(self, pictures: str = "rgb") -> None:
+        self.pictures = pictures
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(4, np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(4, np.uint8), 10.0, False, False, {}
+
+
+class Preprocessed(OfNoNumber):
+    """As ALE's vectors: other pictures, clipped rewards, other arguments."""
+
+    single_observation_space = spaces.Box(0, 255, (2,), np.uint8)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"pictures": "grey"}, {"max_episode_steps": 9}])
+def test_a_vector_form_that_is_another_environment_is_left_for_single_ones(
+    kwargs: dict[str, Any],
+) -> None:
+    """Runs of Atari learnt from other rewards than those of the id, or could not be made."""
+    gymnasium.register("test/Raw-v0", entry_point=Raw, vector_entry_point=Preprocessed)
+    try:
+        cfg = config(env_id="test/Raw-v0", kwargs=kwargs, collector_env_num=2)
+        assert look_at(cfg).observation_space == Raw.observation_space
+        seed = np.random.SeedSequence(0)
+        with create_env_manager(cfg, evaluate=False, seed=seed) as envs:
+            envs.launch()
+            assert envs.step({"action": np.zeros(2, np.int64)}).reward.tolist() == [10.0, 10.0]
+        asked = GymnasiumEnv.make_vector(
+            config(env_id="test/Raw-v0", vectorization="vector_entry_point"), 2
+        )
+        assert asked.single_observation_space == Preprocessed.single_observation_space
+    finally:
+        gymnasium.registry.pop("test/Raw-v0")
+
+
+class OfEight(OfNoNumber):
+    """Has always eight, as Meta-World's MT10 has ten; or takes multiples of four alone."""
+
+    def __init__(self, num_envs: int, multiples: bool = False) -> None:
+        if multiples and num_envs % 4:
+            raise ValueError(f"num_envs must be a multiple of 4, not {num_envs}")
+        self.num_envs = num_envs if multiples else 8
+
+
+def test_a_vector_of_a_number_of_its_own_is_looked_at_with_that_number() -> None:
+    """It was made for one, whatever the run makes, and refused."""
+    gymnasium.register("test/OfEight-v0", vector_entry_point=OfEight)
+    try:
+        cfg = {"env_id": "test/OfEight-v0", "collector_env_num": 8, "evaluator_env_num": 8}
+        multiples = {"kwargs": {"multiples": True}}
+        for more in ({}, multiples, {**multiples, "evaluator_env_num": 4}):
+            assert look_at(config(**{**cfg, **more})).spaces.observation[0].shape == (2,)
+        for name in ("collector_env_num", "evaluator_env_num"):
+            with pytest.raises(ConfigError, match=r"has 8 .*env.evaluator_env_num to 8"):
+                look_at(config(**{**cfg, name: 6}))
+            with pytest.raises(EnvError, match="multiple of 4, not 6"):
+                look_at(config(**{**cfg, **multiples, name: 6}))
+    finally:
+        gymnasium.registry.pop("test/OfEight-v0")
 
 
 def test_wrappers_of_an_id_are_around_single_ones() -> None:

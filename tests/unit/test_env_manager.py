@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import SyncVectorEnv
 
 from fakes.env_managers import (
@@ -707,17 +708,23 @@ class Drawn(CountEnv):
         self._white = white
 
     def render(self) -> Any:
+        if isinstance(self._white, torch.Tensor):
+            return self._white.expand(2, 2, 3)
         return np.full((2, 2, 3), self._white)
 
 
 def test_pictures_are_of_bytes() -> None:
     """Fractions became black films."""
-    for white in (np.uint8(255), np.int64(255)):
+    for white in (np.uint8(255), np.int64(255), torch.tensor(255)):
         with running("pool", [partial(Drawn, white)]) as manager:
             (picture,) = manager.pictures()
             assert picture.dtype == np.uint8
             assert (picture == 255).all()
-    for white, said in ((1.0, "float64"), (np.int64(256), "int64"), (np.True_, "bool")):
+    for white, said in (
+        (1.0, "float64"), (np.int64(256), "int64"), (np.True_, "bool"),
+        (torch.tensor(1, dtype=torch.bfloat16), "float32"),
+        (torch.ones(()).requires_grad_(), "float32"),
+    ):  # fmt: skip
         with (
             running("pool", [partial(Drawn, white)]) as manager,
             pytest.raises(EnvError, match=f"draws pictures of {said}, and must draw .*uint8"),

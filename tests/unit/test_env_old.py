@@ -134,6 +134,31 @@ class DmEnvWithSpaces(DmEnv):
     observation_space, action_space = gymnasium.spaces.Discrete(9), gymnasium.spaces.Discrete(2)
 
 
+class Drawing(DingEnv):
+    """Draws as before gym 0.26: on a screen, unless it is asked for a picture."""
+
+    def render(self, mode: str = "human") -> Any:
+        return np.full((4, 4, 3), 7, np.uint8) if mode == "rgb_array" else None
+
+
+class DrawingByItself(Drawing):
+    """Has its mode, and draws by it."""
+
+    render_mode = "rgb_array"
+
+    def render(self, mode: str = "") -> Any:
+        return super().render(mode or self.render_mode)
+
+
+@pytest.mark.parametrize("kind", [Drawing, DrawingByItself])
+def test_an_old_environment_draws_a_picture(kind: type) -> None:
+    with make_env_manager({"type": "base"}, [kind]) as manager:
+        manager.launch()
+        (picture,) = manager.pictures()
+    assert picture.tolist() == np.full((4, 4, 3), 7).tolist()
+    assert OldEnv(kind()).render(mode="human") is None
+
+
 def test_an_environment_of_dm_env_is_named() -> None:
     cfg = {"type": "gymnasium", "env_id": f"{__name__}:DmEnv"}
     with pytest.raises(ConfigError, match=r"is of dm_env's API.*shimmy"):
@@ -363,6 +388,36 @@ def _first_of(settings: dict[str, Any]) -> Any:
         envs.step({"action": np.zeros(8, np.int64)})
         assert not envs.failures
     return first.tolist()
+
+
+class OfAnotherBase(gymnasium.Env[Any, Any]):
+    """Its `unwrapped` is another library's environment, as that of Jumanji's and vmas's wrappers.
+
+    Gymnasium writes to it, and reads that of what it wraps.
+    """
+
+    observation_space, action_space = (
+        gymnasium.spaces.Box(-9, 9, (2,)),
+        gymnasium.spaces.Discrete(2),
+    )
+
+    @property
+    def unwrapped(self) -> Any:
+        return SimpleNamespace()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.full(2, seed, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(2, np.float32), 10.0, True, False, {}
+
+
+def test_an_environment_whose_base_is_of_another_library_is_made() -> None:
+    env_cls = get_env_cls({"type": "gymnasium"})
+    cfg = {"type": "gymnasium", "env_id": f"{__name__}:OfAnotherBase"}
+    env = env_cls.make_single(env_cls.parse_config(cfg))
+    assert env.reset(seed=7)[0].tolist() == [7, 7]
+    assert env.step(0)[1] == 10.0
 
 
 class Several:

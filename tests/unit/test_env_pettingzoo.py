@@ -306,6 +306,9 @@ def test_teams_are_named_by_the_players() -> None:
     assert "env.teams.d: 4 is no player" in said
     with pytest.raises(ConfigError, match="blue_1, red_2, blue_2 must be in a team, too"):
         PettingZooEnv.make_single(config(here, teams={"a": ["red_1"]}))
+    of_numbers = config("fakes.battle_envs:Numbers", teams={"a": [11]})
+    with pytest.raises(ConfigError, match="11 is no player; there are 10, 9, 8"):
+        PettingZooEnv.make_single(of_numbers)
 
 
 def test_actions_of_a_battle_count_from_zero(form: str) -> None:
@@ -543,3 +546,113 @@ def test_one_space_is_that_of_each_player() -> None:
     team = look_at(TeamEnv.parse_config({"env_id": here}))
     assert [field.name for field in team.spaces.action] == ["player_0", "player_1"]
     assert SmallGame(OneSpace()).at(0, ()).seen[1] is not None
+
+
+def test_one_reward_for_all_of_a_parallel_environment_is_named() -> None:
+    """It was 'float' object has no attribute 'get', without a place."""
+
+    class Shared(Solo):
+        def step(self, actions: Any) -> Any:
+            seen, _reward, *others = super().step(actions)
+            return seen, 1.0, *others
+
+    battle = as_battle(Shared(2))
+    battle.reset(seed=0)
+    with pytest.raises(EnvValueError, match=r"rewards: float 1\.0, and must be a dict, by player"):
+        battle.step([0, 0])
+
+
+class Joint(gymnasium.Env[Any, Any]):
+    """Values of two players side by side, as those of lbforaging, rware, vmas and multigrid.
+
+    In a Dict a ends before b does; in a Tuple both end at once.
+    """
+
+    def __init__(self, kind: str = "tuple") -> None:
+        box = gymnasium.spaces.Box(-9, 9, (2,), np.float32)
+        acts = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2, start=1)
+        self._is_dict = kind == "dict"
+        make: Any = gymnasium.spaces.Dict if self._is_dict else gymnasium.spaces.Tuple
+        self.observation_space = make(self._each(box, box))
+        self.action_space = make(self._each(*acts))
+
+    def _each(self, *parts: Any) -> Any:
+        return dict(zip("ab", parts, strict=True)) if self._is_dict else list(parts)
+
+    def _seen(self) -> Any:
+        return self._each(*(np.full(2, at, np.float32) for at in (self.at, -self.at)))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.at = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.at += 1
+        over = self.at == 3
+        ends = self._each(self.at >= 2, over) if self._is_dict else over
+        return self._seen(), self._each(1.0, 2.0), ends, False, {"at": self.at}
+
+
+@pytest.mark.parametrize("kind", ["tuple", "dict"])
+def test_gymnasium_s_environments_of_several_players_are_battles(kind: str) -> None:
+    battle = as_battle(Joint(kind))
+    assert battle.names == (["a", "b"] if kind == "dict" else ["player_0", "player_1"])
+    assert [seen.tolist() for seen in battle.reset(seed=0)] == [[0, 0], [0, 0]]
+    _, rewards, over, _ = battle.step([0, 1])
+    assert rewards.tolist() == [1, 2]
+    assert not over
+    seen, _, over, infos = battle.step([1, 2])
+    assert (seen[0] is None) == infos[0]["terminated"] == (kind == "dict")
+    seen, _, over, infos = battle.step([None if kind == "dict" else 1, 2])
+    assert over
+    last = 2 if kind == "dict" else 3
+    assert [own.tolist() for own in seen] == [[last, last], [-3, -3]]
+    assert infos[1] == {"terminated": True, "truncated": False, "eval_episode_return": 6, "at": 3}
+
+
+def test_gymnasium_s_environments_of_several_players_by_their_id() -> None:
+    """Their type was gymnasium's alone, which said that the reward is no number."""
+    gymnasium.register("test/Joint-v0", entry_point=Joint, max_episode_steps=2)
+    try:
+        for env_id in ("test/Joint-v0", f"{__name__}:test/Joint-v0", f"{__name__}:Joint"):
+            team = TeamEnv.make_single(TeamEnv.parse_config({"env_id": env_id}))
+            team.reset(seed=0)
+            for _ in range(2):
+                *_, truncated, _info = team.step({"player_0": 0, "player_1": 2})
+            assert truncated == ("-" in env_id)
+            with pytest.raises(ConfigError, match=r"different spaces: action_space"):
+                look_at(config(env_id))
+        cfg = GymnasiumEnv.parse_config({"env_id": "test/Joint-v0"})
+        with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
+            envs.launch()
+            act = {f"action/{n}": np.zeros(envs.env_num, np.int64) for n in range(2)}
+            with pytest.raises(EnvError, match=r"reward: .*one number; .*env.type: team, or petti"):
+                envs.step(act)
+        for env_cls in (PettingZooEnv, TeamEnv):
+            with pytest.raises(ConfigError, match=r"env.type: must be gymnasium for .*CartPole"):
+                look_at(env_cls.parse_config({"env_id": "CartPole-v1"}))
+    finally:
+        gymnasium.registry.pop("test/Joint-v0")
+
+
+def test_what_joint_rewards_lack_is_named() -> None:
+    class Shared(Joint):
+        def step(self, action: Any) -> Any:
+            seen, _rewards, *others = super().step(action)
+            return seen, 3.0, *others
+
+    battle = as_battle(Shared())
+    battle.reset(seed=0)
+    with pytest.raises(
+        EnvValueError, match=r"rewards: float 3\.0, and must be one for each of 2 pl"
+    ):
+        battle.step([0, 1])
+
+
+def test_a_module_of_pettingzoo_s_may_be_named_in_its_package() -> None:
+    """It was called: 'module' object is not callable."""
+    assert look_at(config("pettingzoo.classic:tictactoe_v3")).players == 2
+    with pytest.raises(ConfigError, match="those of other packages like module:parallel_env"):
+        look_at(config("mpe3.simple_spread_v3"))

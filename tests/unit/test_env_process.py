@@ -34,6 +34,7 @@ from fakes.environments import Breaking, Drawing, Ending
 from hpcdi.config.env import ChildConfig, GymnasiumConfig
 from hpcdi.env import in_process, process_state
 from hpcdi.env.create import create_env_manager, get_env_cls
+from hpcdi.env.manager import EnvManager
 from hpcdi.env.probe import look_at
 from hpcdi.env.process_state import SignalGuard, in_their_modes, seed_libraries
 from hpcdi.env.toy import CountEnv
@@ -170,6 +171,16 @@ def heard() -> Iterator[list[int]]:
         signal.signal(number, handler)
 
 
+def of_config(form: str, name: str, **kwargs: Any) -> EnvManager:
+    """A manager of two environments of a class of this module, as a configuration has them."""
+    together = {"vectorization": "sync", "autoreset": form} if form in SYNC else {}
+    cfg = {"type": "gymnasium", "env_id": f"{__name__}:{name}", "collector_env_num": 2}
+    return create_env_manager(
+        {**cfg, **together, "kwargs": kwargs, "manager": {"type": "base"}},
+        evaluate=False, seed=np.random.SeedSequence(0),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("way", ["C", "Python"])
 @pytest.mark.parametrize("where", ["make", "reset"])
 @pytest.mark.parametrize("form", ["pool", *SYNC])
@@ -178,15 +189,24 @@ def test_signals_that_an_environment_takes_are_put_back(
 ) -> None:
     with (
         caplog.at_level(logging.WARNING, "hpcdi"),
-        running(form, [partial(Taking, way, where)] * 2) as manager,
+        of_config(form, "Taking", way=way, where=where) as manager,
     ):
+        manager.launch()
         manager.reset()
-        if form == "pool":  # it resets within its steps
-            steps_of(manager, 7)
+        steps_of(manager, 7)  # they reset within their steps
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGUSR2)
         assert heard == [signal.SIGTERM, signal.SIGUSR2]
     assert "takes SIGUSR2, SIGTERM: the handlers are put back" in caplog.text
+
+
+@pytest.mark.parametrize("way", ["C", "Python"])
+def test_signals_that_a_vector_environment_takes_are_put_back(way: str, heard: list[int]) -> None:
+    """One of one's own, which is reset after a step."""
+    with running("disabled", [partial(Taking, way, "reset")] * 2) as manager:
+        steps_of(manager, 7)
+        signal.raise_signal(signal.SIGTERM)
+        assert heard == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize("imports", [True, False])
@@ -406,6 +426,41 @@ def test_what_they_draw_differs_by_environment_and_repeats_by_seed(form: str) ->
         assert not np.isin(one, drawn(form, 2)).any()
         steps = one[..., 1:]
         assert np.unique(steps).size == steps.size
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)
+
+
+def of_drawing(*, evaluate: bool) -> EnvManager:
+    """Evaluations begin by the same seed."""
+    cfg = {
+        "type": "gymnasium", "env_id": "fakes.environments:Drawing", "collector_env_num": 2,
+        "evaluator_env_num": 1, "eval_seeds": [7], "manager": {"type": "base"},
+    }  # fmt: skip
+    return create_env_manager(cfg, evaluate=evaluate, seed=np.random.SeedSequence(0))
+
+
+@pytest.mark.parametrize("how", ["step", "call"])
+def test_what_they_draw_is_the_same_whatever_is_evaluated_between(how: str) -> None:
+    """After each evaluation they drew the same numbers again."""
+    state, numpy_state = random.getstate(), np.random.get_state()
+    drawn: dict[bool, list[Any]] = {True: [], False: []}
+    try:
+        for evaluates, into in drawn.items():
+            with of_drawing(evaluate=False) as collecting:
+                collecting.launch()
+                for _ in range(4):
+                    if evaluates:
+                        with of_drawing(evaluate=True) as evaluating:
+                            evaluating.launch()
+                            steps_of(evaluating, 2)
+                    if how == "step":
+                        steps_of(collecting, 1)
+                        into.append(seen(collecting).tolist())
+                    else:
+                        into.append(collecting.call(0, "_drawn")[1].tolist())
+        assert drawn[True] == drawn[False]
+        assert drawn[True][0] != drawn[True][1]
     finally:
         random.setstate(state)
         np.random.set_state(numpy_state)

@@ -321,6 +321,16 @@ def test_a_folder_stands_in_arguments(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "HPCDI_ENV_FOLDER" not in os.environ
 
 
+def test_a_folder_in_arguments_without_one_is_refused() -> None:
+    """It was nothing: files lay at the root."""
+    kwargs = {"save": ["{folder}/x"]}
+    with (
+        pytest.raises(ConfigError, match=r"env.manager.folder: is empty, .* '\{folder\}/x'"),
+        manager(kwargs=kwargs) as envs,
+    ):
+        envs.launch()
+
+
 class Endless(Born):
     """Its episodes are cut."""
 
@@ -398,12 +408,17 @@ class Wide(CartPoleEnv):
 
 def test_single_ones_of_evaluations_are_looked_at_beside_a_vector_of_collectors() -> None:
     """What could not be made so ended the run at its first evaluation."""
-    for single, said in ((None, "entry_point is not specified"), (Wide, "leads to other spaces")):
+    for single in (None, Wide):
         gymnasium.register("test/V-v0", single, vector_entry_point=CartPoleVectorEnv)
         try:
             cfg = {"type": "gymnasium", "env_id": "test/V-v0"}
-            assert look_at(get_env_cls(cfg).parse_config(cfg)).players == 1
-            with pytest.raises(ConfigError, match=said):
-                look_at(get_env_cls(cfg).parse_config({**cfg, "eval_seeds": "0..3"}))
+            seen = look_at(get_env_cls(cfg).parse_config(cfg))
+            scenarios = get_env_cls(cfg).parse_config({**cfg, "eval_seeds": "0..3"})
+            if single is None:
+                with pytest.raises(ConfigError, match="entry_point is not specified"):
+                    look_at(scenarios)
+            else:  # collectors take single ones, too: the vector is another environment
+                assert look_at(scenarios).spaces == seen.spaces
+                assert seen.observation_space == single().observation_space
         finally:
             gymnasium.registry.pop("test/V-v0")

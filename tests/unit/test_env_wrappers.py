@@ -239,6 +239,30 @@ def test_numbers_as_floats() -> None:
     np.testing.assert_allclose(floats.reset(seed=0)[0], [0, 1])
 
 
+def test_numbers_in_a_dict_as_floats() -> None:
+    """MiniGrid's codes could not be changed beside the direction."""
+    space = gymnasium.spaces.Dict(
+        image=gymnasium.spaces.Box(0, 255, (2,), np.uint8),
+        direction=gymnasium.spaces.Discrete(4),
+        action_mask=gymnasium.spaces.Box(0, 1, (2,), np.int8),
+    )
+    given = {
+        "image": np.array([0, 8], np.uint8),
+        "direction": 3,
+        "action_mask": np.ones(2, np.int8),
+    }
+    env = wrap(
+        gymnasium.wrappers.TransformObservation(CountEnv(3), lambda _: given, space), ["AsFloats"]
+    )
+    changed = gymnasium.spaces.Box(0.0, 255.0, (2,))
+    assert env.observation_space == gymnasium.spaces.Dict({**space.spaces, "image": changed})
+    seen = env.reset(seed=0)[0]
+    assert seen["image"].dtype == np.float32
+    assert seen["image"].tolist() == [0.0, 8.0]
+    assert seen["direction"] == 3
+    assert seen["action_mask"] is given["action_mask"]
+
+
 class NeedsALevel(CountEnv):
     """Begins at a level of its options alone."""
 
@@ -285,6 +309,26 @@ def test_lists_are_arrays_for_wrappers_that_want_arrays() -> None:
     env = wrap(gymnasium.make("Pendulum-v1"), [scaled, actions])
     assert env.observation_space.low.tolist() == [0, -1, -2]
     assert env.action_space.high.tolist() == [3.0]
+
+
+class Weighted(gymnasium.RewardWrapper[Any, Any]):
+    """One's own, with an array of weights and a list of names."""
+
+    def __init__(self, env: Any, weights: np.ndarray[Any, Any], names: list[str]) -> None:
+        super().__init__(env)
+        self.weights, self.names = weights, names
+
+    def reward(self, reward: Any) -> float:
+        return float(reward * self.weights.sum())
+
+
+def test_lists_are_arrays_for_one_s_own_that_says_so() -> None:
+    """It was given the list."""
+    wrapper = {"type": f"{__name__}:Weighted", "weights": [0.5, 0.25], "names": ["a"]}
+    env = wrap(CountEnv(3), [wrapper])
+    env.reset(seed=0)
+    assert env.step(0)[1] == 0.75
+    assert env.names == ["a"]
 
 
 def test_components_of_what_is_a_list() -> None:

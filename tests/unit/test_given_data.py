@@ -132,6 +132,21 @@ def test_given_data_have_the_returns_of_the_policy_that_learns_from_them(
         np.testing.assert_allclose(by_episode(tmp_path, name), column, rtol=1e-6, err_msg=name)
 
 
+def test_an_algorithm_of_ones_own_learns_from_given_data(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its class is asked for columns before there is a network."""
+    code = "from hpcdi.policy.dqn import DQNPolicy\n\n\nclass Own(DQNPolicy):\n    pass\n"
+    (tmp_path / "given_to_own.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    folders, types = (tmp_path / "built_in", tmp_path / "own"), ("dqn", "given_to_own:Own")
+    for folder, policy in zip(folders, types, strict=True):
+        prepared(folder, source, "cartpole_dqn", *OFFLINE, f"policy.type={policy}")
+    for name in ("n_step_return", "bootstrap_discount", "next_observation"):
+        built_in, own = (by_episode(folder, name) for folder in folders)
+        assert np.array_equal(own, built_in), name
+
+
 def write_items(
     run: Path, start: int, number: int, *seen: tuple[int, int], player: str = "main"
 ) -> None:

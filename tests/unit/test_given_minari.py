@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from fakes.serial_runs import DQN, LIMIT, ROOT, config_of, serial
 from hpcdi.commands.export import main
@@ -120,3 +123,42 @@ def test_more_rows_than_a_buffer_holds_are_refused_not_dropped(tmp_path: Path) -
     given.check(config, spaces)
     with pytest.raises(StoreError, match=r"400 transitions in 800 rows, .*_size to 800"):
         given.fill(config, RunLayout(tmp_path / "run"))
+
+
+class Seen(gymnasium.Env[Any, Any]):
+    """Shows an array of a Dict, whose text is left out."""
+
+    observation_space = spaces.Dict(cells=spaces.Box(0, 9, (2,), np.float32))
+    action_space = spaces.Discrete(2)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_parts_of_a_dataset_that_are_no_arrays_are_left_out(tmp_path: Path) -> None:
+    """MiniGrid's have the mission's text, which no run takes: they were refused."""
+    import minari
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    cells = np.arange(8, dtype=np.float32).reshape(4, 2)
+    episode = EpisodeBuffer(
+        id=0,
+        observations={"cells": cells, "mission": ["go"] * 4},
+        actions=np.array([0, 1, 1]),
+        rewards=np.zeros(3),
+        terminations=np.array([False, False, True]),
+        truncations=np.zeros(3, bool),
+    )
+    minari.create_dataset_from_buffers(
+        "tests/text-v0",
+        [episode],
+        observation_space=spaces.Dict({**Seen.observation_space, "mission": spaces.Text(4)}),
+        action_space=Seen.action_space,
+    )
+    chosen = (f"env.env_id={__name__}:Seen", "data=['minari:tests/text-v0']")
+    few = ("policy.learn.batch_size=2", "policy.other.replay_buffer.min_fill=2")
+    config, of_env = config_of("cartpole_dqn", *OFFLINE, *few, *chosen)
+    given.check(config, of_env)
+    given.fill(config, RunLayout(tmp_path / "run"))
+    (block,) = read_blocks(next(tmp_path.glob("run/data/*/*/*.h5")))
+    columns = transitions(block)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(columns["observation/cells"], cells[:-1])
+    assert columns["action"].tolist() == [0, 1, 1]

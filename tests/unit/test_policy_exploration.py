@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from fakes.spaces import simple_spaces
 from hpcdi.config.policy import EpsConfig
+from hpcdi.env.contract import read_spaces
 from hpcdi.errors import PolicyError
 from hpcdi.policy.acting.sampling import ActionSampler
 from hpcdi.policy.base import CollectMode
@@ -21,6 +23,7 @@ from hpcdi.policy.exploration import (
     RandomActor,
     epsilon_greedy,
 )
+from hpcdi.policy.spaces import with_bounds
 from hpcdi.types import Leaf, Spaces
 from hpcdi.worker.dict_envs import BaseEnvTimestep
 from hpcdi.worker.dict_form import RandomPolicy
@@ -243,6 +246,27 @@ class ByTransition:
 def test_it_is_columnar_only_where_the_other_mode_is() -> None:
     with pytest.raises(NotImplementedError):
         random_policy(mode=ByTransition()).get_attribute("columnar")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "drawn"),
+    [
+        ([0, -np.inf], [1, np.inf], ([0, -1], [1, 1])),
+        ([0, -9], [np.inf, np.inf], ([0, -1], [2, 1])),
+        ([100, -np.inf], [200, np.inf], ([100, -1], [200, 1])),
+        ([-np.inf, -np.inf], [-5, 50], ([-7, -1], [-5, 1])),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_random_actions_are_within_the_bounds_that_there_are(
+    low: Any, high: Any, drawn: Any, dtype: Any
+) -> None:
+    """Of a Box with an unbounded component all were from -1 to 1."""
+    box = gymnasium.spaces.Box(np.array(low, dtype), np.array(high, dtype), dtype=dtype)
+    known = with_bounds(read_spaces(gymnasium.spaces.Discrete(2), box))
+    assert (known.action[0].low, known.action[0].high) == tuple(map(tuple, drawn))
+    actions = RandomActor(known, np.random.SeedSequence(0)).draw(100)["action"]
+    assert all(box.contains(action.astype(dtype)) for action in actions)
 
 
 @pytest.mark.parametrize("high", [(np.inf,), ()])

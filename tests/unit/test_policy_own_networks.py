@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from fakes.serial_runs import LIMIT, serial_run, train
+from hpcdi.env.contract import Space, read_spaces
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.base import actor_of
-from hpcdi.policy.create import create_policy
+from hpcdi.policy.create import create_policy, get_policy_cls
+from hpcdi.policy.spaces import with_spaces
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 OWN = """
@@ -247,6 +250,60 @@ def test_a_network_that_does_not_fit_is_refused_when_it_is_made(
     own = {"type": f"misfits:{name}", "kwargs": {"kind": kind} if ":" in model else {}}
     with pytest.raises((PolicyError, ConfigError), match=said):
         create_policy({"type": policy, "model": {**spaces, **own}}, ["collect"])
+
+
+WHOLE = """
+import torch
+from torch import nn
+
+class Whole(nn.Module):
+    def __init__(self, model, first, floats):
+        super().__init__()
+        self.first, self.floats, self.table = first, floats, nn.Embedding(16, 2)
+
+    def forward(self, observation, state):
+        parts = observation if isinstance(observation, dict) else {"": observation}
+        return sum(self.of(name, part) for name, part in parts.items()), state
+
+    def of(self, name, part):
+        if name in self.floats:
+            assert part.dtype == torch.float32
+            return part[:, :2]
+        assert part.dtype == torch.int64 and (part >= self.first).all()
+        return self.table(part - self.first).reshape(len(part), -1, 2).sum(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("space", "first", "box"),
+    [
+        (spaces.Discrete(5, start=3), 3, []),
+        (spaces.MultiDiscrete([2, 3], start=[4, 4]), 4, []),
+        (spaces.Box(0, 10, (4,), np.int64), 0, [""]),
+        (spaces.Dict(a=spaces.Box(0, 9, (4,), np.int64), b=spaces.Discrete(3, start=1)), 0, ["a"]),
+    ],
+)
+@pytest.mark.parametrize("is_normalised", [False, None])
+def test_a_network_is_looked_at_with_what_a_run_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, space: Any, first: int, box: list[str],
+    is_normalised: bool | None,
+) -> None:  # fmt: skip
+    """It got zeros where values are counted from others, and float32 in place of whole numbers."""
+    (tmp_path / "whole_numbers.py").write_text(WHOLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    floats = [] if is_normalised is False else box
+    own = {"type": "whole_numbers:Whole", "kwargs": {"first": first, "floats": floats}}
+    given = {"type": "dqn", "model": own, "normalize": {"observation": is_normalised}}
+    known = read_spaces(space, spaces.Discrete(2))
+    cfg, problems = with_spaces(get_policy_cls(given).parse_config(given), known)
+    assert problems == []
+    assert with_spaces(cfg, known) == (cfg, []), "of a run that is resumed"
+    policy = create_policy(cfg, ["eval"])
+    seen = Space.of_observations(space).zeros(3)
+    for name, column in seen.items():
+        column += 4 if name == "observation" and first else 1
+    acted = actor_of(policy.eval_mode).act(seen, {})
+    assert acted["action"].shape == (3,)
 
 
 @pytest.mark.parametrize("slot", ["encoder", "memory"])

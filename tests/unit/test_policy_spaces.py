@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -22,6 +23,7 @@ from hpcdi.config.algorithms import (
 from hpcdi.config.fields import section, setting, to_mapping
 from hpcdi.config.policy import ModelConfig
 from hpcdi.dataclass import dataclass
+from hpcdi.env.contract import read_spaces
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.probe import look_at
 from hpcdi.errors import PolicyError
@@ -336,6 +338,18 @@ def test_bytes_are_never_fed_raw(shape: tuple[int, ...], name: str) -> None:
         torch.testing.assert_close(as_bytes(seen[0]), as_floats(seen[1]))
 
 
+@pytest.mark.parametrize("shape", [(3, 84, 84), (84, 84, 3)])
+@pytest.mark.parametrize("most", [1, 255])
+def test_pictures_are_divided_by_the_bound_of_their_space(
+    shape: tuple[int, ...], most: int
+) -> None:
+    """Those with channels first were divided by 255 whatever it is."""
+    box = gymnasium.spaces.Box(0, most, shape, np.uint8)
+    cfg, problems = with_spaces(DQNConfig(), read_spaces(box, gymnasium.spaces.Discrete(2)))
+    assert problems == []
+    assert encoder_of(cfg.model)[0]._scale == most
+
+
 def type_of(leaf: Leaf) -> str:
     kinds = {"SmallCNN": "small_cnn", "ImpalaCNN": "impala_cnn", "NatureCNN": "nature_cnn"}
     alone = encoder_of(model_of(Leaf("", leaf.shape, "uint8")))
@@ -556,6 +570,14 @@ class OfTwoConfig(DQNConfig):
         action_shape: int | None = setting(None, "number of actions", minimum=2)
 
     model: DQNModelConfig = section(Model, "the network")
+
+
+def test_a_policy_sees_something_that_its_value_does_not_see_alone() -> None:
+    spaces = Spaces((Leaf("a", (2,)), Leaf("b/c", (2,))), (Leaf("", (), "int64", (2,)),))
+    for names, said in ((["b"], []), (["b", "a"], ["leaves the policy nothing to see"])):
+        settings = {"type": "ppo", "model": {"value_only": names}}
+        _, problems = with_spaces(get_policy_cls(settings).parse_config(settings), spaces)
+        assert [each.message.partition(":")[0] for each in problems] == said
 
 
 def test_settings_are_filled_by_what_can_be_read_again() -> None:

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Text
 
+from fakes.battle_envs import Numbers
 from hpcdi.config.compat import parse
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.fields import restore, to_mapping
@@ -30,7 +31,7 @@ from hpcdi.policy.sequences import Sequences
 from hpcdi.roles.callbacks import Callbacks, Context
 from hpcdi.roles.collector.recorder import segment_of
 from hpcdi.run.experiment import load_experiment
-from hpcdi.store.rows import sequence_rows
+from hpcdi.store.rows import STATES, sequence_rows
 from hpcdi.types import Columns, SequenceRule
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -81,6 +82,20 @@ def test_a_player_s_name_with_a_slash_is_refused() -> None:
     game.names = ("hare/0", "hare/1", "fox")
     with pytest.raises(EnvError, match=r"a player's name contains '/': 'hare/0'; rename it"):
         Team(game)
+
+
+def test_players_may_have_numbers_in_place_of_names() -> None:
+    team = Team(as_battle(Numbers()))
+    team.reset(seed=0)
+    seen, *_, info = team.step({number: number % 4 for number in range(11)})
+    assert seen["reward"].tolist() == [number % 4 for number in team.action_space.spaces]
+    names = [leaf.name for leaf in spaces_of(as_battle(Numbers())).action]
+    assert names == [str(number) for number in range(11)]
+    with pytest.raises(EnvValueError, match="'fox' is no player; there are 10, 9, "):
+        team.seen_by({"fox": np.zeros(1, np.float32)})
+    for _ in range(3):
+        *_, info = team.step(dict.fromkeys(range(11), 1))
+    assert info["return/10"] == 2 + 3
 
 
 def config(game: Any, **settings: Any) -> TeamConfig:
@@ -175,6 +190,56 @@ def test_one_that_leaves_has_seen_its_last_observation_and_masks_are_of_each_pla
     assert seen_by == [[1, 1], [2, 1], [3, 1]]
     assert masks == [[False, *[True] * 5], [False, *[True] * 5], [True] * 6]
     assert seen["observation"]["ended"].tolist() == [2, 0]
+
+
+class TakenDown(Leaving):
+    """Its world, and the state with it, is gone once nobody is there; a terminates, or is cut."""
+
+    state_space = Box(0, 9, (1,), np.float32)
+
+    def __init__(self, *, is_cut: bool = False) -> None:
+        self._is_cut = is_cut
+
+    def state(self) -> Any:
+        if not self.agents:
+            raise AttributeError("'NoneType' object has no attribute 'position'")
+        return np.full(1, self._steps, np.float32)
+
+    def step(self, actions: dict[str, int]) -> Any:
+        seen, rewards, none, cut, infos = super().step(actions)
+        ends = (none, cut) if self._is_cut else (cut, none)
+        return seen, rewards, *ends, infos
+
+
+def test_a_state_may_be_gone_when_the_game_has_ended() -> None:
+    """Multiwalker's last step of an episode failed, and with it every episode."""
+    team = Team(as_battle(TakenDown()))
+    states = [team.reset(seed=0)[0]["observation"]["state"]]
+    for _ in range(3):
+        seen, *_, terminated, _truncated, _info = team.step({"a": 1, "b": 1})
+        states.append(seen["observation"]["state"])
+    assert terminated
+    assert [float(state[0]) for state in states] == [0, 1, 2, 2]
+    cut = Team(as_battle(TakenDown(is_cut=True)))
+    cut.reset(seed=0)
+    for _ in range(2):
+        cut.step({"a": 1, "b": 1})
+    with pytest.raises(AttributeError, match="position"):  # a value of it is bootstrapped
+        cut.step({"a": 1, "b": 1})
+
+
+def test_a_part_of_what_players_see_that_is_no_array_is_named() -> None:
+    """It failed with 'Text' object has no attribute 'start'."""
+
+    class Speaking(Leaving):
+        def observation_space(self, name: str) -> Any:
+            return Dict(x=super().observation_space(name), said=Text(5))
+
+    team = Team(as_battle(Speaking()))
+    with pytest.raises(
+        EnvError, match=r"have a part players/a/said Text.* leave a part out \(of t"
+    ):
+        read_spaces(team.observation_space, team.action_space)
 
 
 class Back(Leaving):
@@ -345,6 +410,22 @@ def test_a_group_sees_its_players_beside_each_other_with_their_numbers() -> None
     assert outputs["action/hare_0/x"].tolist() == [0, 4]
     fox = PolicyGroup("fox", cfg.policies["fox"], cfg)
     assert [leaf.column("observation") for leaf in fox.spaces.observation] == ["observation"]
+
+
+def test_a_group_sees_arrays_without_numbers() -> None:
+    class WithNothing(Relay):
+        observation_space = (Dict(x=Box(-9, 9, (2,)), none=Box(-9, 9, (0,))),) * 2 + (Discrete(5),)
+
+    cfg = config(WithNothing(), **RELAY)
+    x, none = np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32)
+    columns = {
+        f"observation/players/hare_{n}/{name}": column
+        for n in range(2)
+        for name, column in (("x", x), ("none", none))
+    }
+    seen = PolicyGroup("hare", cfg.policies["hare"], cfg).observations(columns)
+    shapes = {name.rpartition("/")[2]: column.shape for name, column in seen.items()}
+    assert shapes == {"x": (6, 2), "none": (6, 0), "number": (6,)}
 
 
 def played(cfg: TeamConfig, game: Any, episodes: int = 2) -> tuple[Any, Columns, Any, Columns]:
@@ -880,7 +961,10 @@ def sequences_of(cfg: TeamConfig, game: Any) -> dict[str, torch.Tensor]:
     items = zip(segment.items["item_start"], segment.items["item_len"], strict=True)
     starts = np.concatenate([np.arange(start, start + count, stride) for start, count in items])
     rows = sequence_rows(starts, columns["sequence_len"][starts], cfg.sequence.rows)
-    return {name: torch.from_numpy(column[rows]) for name, column in columns.items()}
+    return {
+        name: torch.from_numpy(column[rows[:, :1] if name.startswith(STATES) else rows])
+        for name, column in columns.items()
+    }
 
 
 @pytest.mark.parametrize("kind", ["vdn", "qmix"])
@@ -906,7 +990,8 @@ def test_a_memory_learns_the_value_of_the_team_from_its_sequences(kind: str) -> 
             with torch.no_grad():
                 output, state = built._model(seen, state)
             values.append(output)
-            now = {n: c[two, step] for n, c in rows.items() if c.ndim > 1}
+            steps = {n: c for n, c in rows.items() if c.ndim > 1 and not n.startswith(STATES)}
+            now = {n: c[two, step] for n, c in steps.items()}
             action = rows["action"][two, step].unsqueeze(1)
             mixed.append(built.mixed(built._model, output.gather(1, action)[:, 0], now).item())
             best.append(built.mixed(built._model, output.amax(dim=1), now).item())
@@ -1023,12 +1108,23 @@ def test_a_player_without_discrete_actions_has_no_mask_though_others_have() -> N
     assert made["action/b"].shape == (1, 1)
 
 
+def with_actions(space: Any) -> Relay:
+    """Returns a game of players who see and do the same."""
+    game: Any = Relay()
+    game.observation_space, game.action_space = (Box(-9, 9, (2,)),) * 3, (space,) * 3
+    return game  # type: ignore[no-any-return]
+
+
 def test_settings_that_do_not_fit_are_named() -> None:
     said = problems_of(Relay(), policies={"hare": PPO, "wolf": PPO})
     assert "players: 'fox' matches none of hare, wolf; the players are fox, hare_0, hare_1" in said
     assert "policies.wolf: no player acts by it" in said
     said = problems_of(Relay(), policies={"all": PPO})
     assert "policies.all: fox and hare_0, hare_1 have different spaces" in said
+    box = Box(-1, 1, (1,), np.float32)
+    said = problems_of(with_actions(box), policies={"all": {"type": "vdn"}})
+    assert "policies.all.type: vdn takes actions that are Discrete, and" in said
+    assert said.endswith("; cql, iql, ppo, sac, td3 and tqc would"), "no team takes impala"
     said = problems_of(Relay(), policies={"hare": PPO, "fox": {"type": "dqn"}})
     assert "policies: all learn on-policy, or all from the replay buffer" in said
     said = problems_of(Relay(), policies={"hare": {**PPO, "collect": {"n_sample": 9}}, "fox": PPO})

@@ -128,6 +128,17 @@ def test_a_module_that_fails_is_named_beside_one_that_is_missing(
     assert len(caught.value.problems) == 2
 
 
+def test_what_gymnasium_says_of_a_package_that_is_missing_is_a_problem(
+    write_module: Callable[[str, str], None],
+) -> None:
+    """Its error is no ImportError: it was a traceback."""
+    missing = "raise gymnasium.error.DependencyNotInstalled('pip install mujoco')"
+    write_module("without_its_package", f"import gymnasium\n{missing}")
+    said = r"import_names: importing 'without_its_package' raises .*mujoco.* in .*package.py:2"
+    with pytest.raises(ConfigError, match=said):
+        import_module("without_its_package")
+
+
 def test_nothing_to_import_is_fine() -> None:
     import_module([])
 

@@ -14,6 +14,8 @@ from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.env.contract import COARSE_FROM
+from hpcdi.policy.spaces import is_normalised as has_statistics
+from hpcdi.policy.spaces import scale_of
 from hpcdi.run.placement import learner_count, working_collectors
 from hpcdi.run.sizes import memory_of, row_size
 from hpcdi.types import Spaces
@@ -31,6 +33,8 @@ _LARGE, _LARGE_RETURN, _SMALL = 1e3, 1e5, 1e-4
 """
 _UNEVEN = 1e4
 """Ratio of components' deviations beyond which networks do not see the smallest one."""
+_CODES = 32.0
+"""Bytes up to it are rather codes than brightness, where the space says far more."""
 _FLOAT32_WARNINGS = ("stored as float32", "networks see it as float32")
 """Parts of the warning of `EnvManager` about numbers that are coarse in float32."""
 _SHARE_OF_MEMORY = 0.9
@@ -278,11 +282,24 @@ def check_observations(alone: Alone, config: ExperimentConfig, spaces: Spaces) -
         for leaf in spaces.observation
         if np.dtype(leaf.dtype).kind == "f"
     ]
+    divisors = {  # which are of bytes alone
+        leaf.column("observation"): scale_of(leaf)
+        for leaf in spaces.observation
+        if not (is_normalised and has_statistics(leaf))
+    }
     for name, seen in alone.numbers.items():
         if not seen.count:
             continue
         deviation = seen.deviation
         text = f"{name} from {seen.low.min():.4g} to {seen.high.max():.4g}"
+        if 0 < seen.most <= _CODES and (divisor := divisors.get(name) or 0.0) > 4 * _CODES:
+            yield Finding(
+                WARN,
+                f"{text}: bytes, which networks divide by {divisor:g}",
+                "where they are codes, and not brightness, set env.wrappers: [AsFloats], or give "
+                "the space the largest code as `high`",
+            )
+            continue
         if name not in floats or is_normalised:
             yield Finding(OK, text)
             continue
