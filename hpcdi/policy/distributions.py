@@ -11,10 +11,15 @@ from torch import Tensor
 from hpcdi.policy.acting.sampling import ILLEGAL, LOG_2_PI, ActionSampler, parts_of
 from hpcdi.policy.networks import as_vectors
 from hpcdi.policy.spaces import is_whole
+from hpcdi.types import Leaf
 
 
 class ActionDistribution(ActionSampler):
     """Distribution of the actions of an environment; see `ActionSampler` for its arguments."""
+
+    def __init__(self, leaves: Sequence[Leaf], *, scales: bool = True) -> None:
+        super().__init__(leaves, scales=scales)
+        self._places: dict[torch.device, Tensor] = {}  # `_place` on other devices than the CPU
 
     def greedy(self, policy: Sequence[Tensor], legal: Tensor | None = None) -> Any:
         """The likeliest actions [batch, ...], within bounds; of several parts a dict of them."""
@@ -95,8 +100,16 @@ class ActionDistribution(ActionSampler):
         """Of each value of each discrete component, [batch, components, most values]."""
         logits = masked_logits(outputs[:, : self.logits], legal)
         logits = torch.nn.functional.pad(logits, (0, 1), value=ILLEGAL)
-        place = torch.from_numpy(self._place).to(logits.device)
-        return torch.nn.functional.log_softmax(logits[:, place], dim=2)
+        return torch.nn.functional.log_softmax(logits[:, self._place_on(logits.device)], dim=2)
+
+    def _place_on(self, device: torch.device) -> Tensor:
+        """Returns `_place` on a device, where it is copied once: a CUDA graph copies nothing."""
+        if device.type == "cpu":
+            return torch.from_numpy(self._place)
+        if device not in self._places:
+            with torch.inference_mode(mode=False):  # updates take it, too
+                self._places[device] = torch.from_numpy(self._place).to(device)
+        return self._places[device]
 
     def _chosen(self, columns: Mapping[str, Tensor]) -> Tensor:
         """The discrete parts of actions, int64 [batch, components]."""

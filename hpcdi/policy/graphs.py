@@ -37,8 +37,8 @@ class Replayed:
     - has all random numbers among its columns,
     - neither waits for the GPU nor does anything in Python that would have to be done again.
 
-    A function that cannot be recorded is launched one by one, with one warning; and so are all
-    while there are several learners, who wait for each other within it.
+    A function that cannot be recorded is launched one by one, with one warning; so is one that is
+    given up; and so are all while there are several learners, who wait for each other within it.
 
     Args:
         compute: the function.
@@ -85,6 +85,11 @@ class Replayed:
         """Drop the recordings: optimizers have been given other states."""
         self.graphs.clear()
         self._calls.clear()
+
+    def give_up(self) -> None:
+        """Record nothing more: what the function does in Python is no longer the same each time."""
+        self._is_recordable = False
+        self.forget()
 
     def _launched(self, columns: Mapping[str, Tensor], *numbers: float) -> tuple[Tensor, ...]:
         """Compute as usual, on the stream that will be recorded."""

@@ -21,12 +21,10 @@ from torch import Tensor, nn
 from torch.nn.utils import rnn
 
 from hpcdi.errors import PolicyError
-from hpcdi.store.rows import SEQUENCE_LEN
+from hpcdi.store.rows import SEQUENCE_LEN, STATES
 from hpcdi.types import Array
 
 State = dict[str, Tensor]
-STORED = "state/"
-"""What the names of columns begin with that hold the state before each step."""
 
 
 class Recurrent(nn.Module):
@@ -161,7 +159,7 @@ class EpisodeStates:
 
 def state_of(columns: Mapping[str, Any]) -> State:
     """Returns the state for a network from columns of sequences; empty if they have none."""
-    state = {n.removeprefix(STORED): c for n, c in columns.items() if n.startswith(STORED)}
+    state = {n.removeprefix(STATES): c for n, c in columns.items() if n.startswith(STATES)}
     return {**state, SEQUENCE_LEN: columns[SEQUENCE_LEN]} if SEQUENCE_LEN in columns else state
 
 
@@ -187,7 +185,7 @@ def of_sequences(batch: Mapping[str, Any]) -> dict[str, Tensor]:
     states = {
         name: column[starts] for name, column in state_of(batch).items() if name != SEQUENCE_LEN
     }
-    return {SEQUENCE_LEN: lengths, **{STORED + name: state for name, state in states.items()}}
+    return {SEQUENCE_LEN: lengths, **{STATES + name: state for name, state in states.items()}}
 
 
 def chosen(columns: Mapping[str, Tensor], numbers: Tensor) -> dict[str, Tensor]:
@@ -214,4 +212,4 @@ def split(columns: Mapping[str, Tensor], order: Tensor, parts: int) -> list[dict
 
 
 def _is_of_sequences(name: str) -> bool:
-    return name == SEQUENCE_LEN or name.startswith(STORED)
+    return name == SEQUENCE_LEN or name.startswith(STATES)

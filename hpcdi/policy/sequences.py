@@ -24,9 +24,9 @@ class Sequences:
     Behind a sequence are rows that its last steps bootstrap from; nothing is learnt from these.
 
     Args:
-        batch: ``observation, bootstrap_offset, bootstrap_discount, sequence_len`` and
-            ``state/<name>``: [sequences, rows of a sequence, ...], of which rows from
-            ``sequence_len[:, 0]`` on are filler.
+        batch: ``observation, bootstrap_offset, bootstrap_discount, sequence_len``: [sequences,
+            rows of a sequence, ...], of which rows from ``sequence_len[:, 0]`` on are filler; and
+            ``state/<name>``: [sequences, 1, ...], before the first one.
         burn_in: steps that only the memory reads.
         rule: what a sequence is.
         begin: state at an episode's start, name -> [1, ...].

@@ -27,6 +27,7 @@ from hpcdi.types import Array
 _ROOM = 1 << 32
 """A number is buffer * _ROOM + place, so that torch itself can move numbers around."""
 _PER_LINE = 4
+_PER_STATEMENT = 1000  # numbers: a statement of Fortran has at most 255 lines that continue it
 _NAME = r"[A-Za-z]\w*"
 _NO_FORM = "has no form in C or Fortran: export it to torch or ONNX"
 
@@ -43,11 +44,11 @@ _EACH: dict[str, tuple[str, str]] = {
     "div": ("{0} / {1}", "{0} / {1}"),
     "minimum": (
         "isnan({0}) || {0} < {1} ? {0} : {1}",
-        "merge({0}, {1}, {0} /= {0} .or. {0} < {1})",
+        "merge({0}, {1}, &\n            {0} /= {0} .or. {0} < {1})",
     ),
     "maximum": (
         "isnan({0}) || {0} > {1} ? {0} : {1}",
-        "merge({0}, {1}, {0} /= {0} .or. {0} > {1})",
+        "merge({0}, {1}, &\n            {0} /= {0} .or. {0} > {1})",
     ),
     "neg": ("-{0}", "-{0}"),
     "abs": ("fabs({0})", "abs({0})"),
@@ -613,9 +614,12 @@ class Fortran:
         shape = ", ".join(map(str, numbers.shape[::-1]))  # the first index is the fastest
         lines = [f"    real(dp) :: {name}({shape})"]
         for row, part in enumerate(np.atleast_2d(numbers)):
-            column = ":" if numbers.ndim == 1 else f":, {row + 1}"
-            words = _lines([_number(number, *_FORTRAN_NUMBERS) for number in part], " " * 8, " &")
-            lines.append(f"    data {name}({column}) / &\n{words} /")
+            column = "" if numbers.ndim == 1 else f", {row + 1}"
+            words = [_number(number, *_FORTRAN_NUMBERS) for number in part]
+            for at in range(0, len(words), _PER_STATEMENT):
+                some = words[at : at + _PER_STATEMENT]
+                place = f"{at + 1}:{at + len(some)}{column}"
+                lines.append(f"    data {name}({place}) / &\n{_lines(some, ' ' * 8, ' &')} /")
         self._constants.append("\n".join([*lines, ""]))
 
     def buffer(self, name: str, size: int) -> None:
@@ -675,7 +679,8 @@ module {name}
     public :: {name}_act
 
     integer, parameter :: dp = kind(1.0d0)
-    integer, parameter, public :: {name}_observations = {sizes[0]}, {name}_actions = {sizes[1]}
+    integer, parameter, public :: {name}_observations = {sizes[0]}
+    integer, parameter, public :: {name}_actions = {sizes[1]}
 {infinite}
 {constants}
 contains

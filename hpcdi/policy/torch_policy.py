@@ -45,6 +45,7 @@ from hpcdi.policy import (
 from hpcdi.policy.acting.base import ActingPolicy, ReplayActing, RewardTracker
 from hpcdi.policy.base import ColumnarActor, LearnMode, TrainColumns
 from hpcdi.policy.spaces import action_leaves, as_stored, obs_leaves, rounded
+from hpcdi.store.rows import STATES
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.nested import column_rows, flatten
@@ -73,6 +74,7 @@ class TorchPolicy(ActingPolicy):
     _normalizer: normalization.Normalizer | None
     """Statistics of observations and rewards, a part of the network; None: there are none."""
     _state: memories.State  # memories of the rows that act now; {}: there is no memory
+    _remembers: bool = False  # the network does; without one, as for `data:`, nothing does
 
     # ------------------------------------------------------------------ what an algorithm defines
 
@@ -203,7 +205,7 @@ class TorchPolicy(ActingPolicy):
         if not self._remembers:
             return self.infer(last_observation)
         last = np.cumsum(item_len) - 1
-        stored = [name for name in transitions if name.startswith(memories.STORED)]
+        stored = [name for name in transitions if name.startswith(STATES)]
         states = {name: transitions[name][last] for name in stored}
         self._state = memories.state_of(networks.tensors_of(states, self._device))
         self.infer({name: transitions[name][last] for name in last_observation})
@@ -361,12 +363,13 @@ class TorchPolicy(ActingPolicy):
             PolicyError: it cannot be changed.
         """
         name, names = key.removeprefix("policy.learn."), self._cfg.learn.SCHEDULED
-        if self._replayed:  # what a graph computes stays
-            names = ("learning_rate",)
         if name == key or name not in names:
             changeable = ", ".join(f"policy.learn.{each}" for each in names)
             raise PolicyError(f"{key!r} cannot be changed in a run; these can: {changeable}")
         self._changed_settings[name] = value
+        if name != "learning_rate":  # others are numbers that a graph has kept
+            for replayed in self._replayed:
+                replayed.give_up()
 
     def configured(self, key: str) -> dict[str, Any]:
         """Returns value and schedule that are configured for what `set_setting` may change."""
@@ -497,7 +500,7 @@ class TorchPolicy(ActingPolicy):
         has_memory = bool(memories.initial_state(network, 0))
         if has_memory and not self._cfg.TAKES_MEMORY:
             raise PolicyError(f"policy.model.memory: {no_memory(self._cfg.type)}")
-        if has_memory and not (self._cfg.on_policy or self._cfg.samples_sequences):
+        if has_memory and model.memory == "none" and not self._cfg.LEARNS_FROM_SEQUENCES:
             raise PolicyError(
                 f"policy.model.memory: the network {model.type!r} has one, and {self._cfg.type} "
                 "learns it from sequences: say its kind here, and set collect.unroll_len"
@@ -525,7 +528,7 @@ class TorchPolicy(ActingPolicy):
         network, model, outputs = self.actor_alone()
         inputs = {leaf.column("observation"): leaf.shape for leaf in obs_leaves(model)}
         for name, state in memories.initial_state(network, 1).items():
-            inputs[memories.STORED + name] = tuple(state.shape[1:])
+            inputs[STATES + name] = tuple(state.shape[1:])
         parts = [leaf for leaf in getattr(model, "action_leaves", ()) if leaf.name]
         actions = [leaf.column("action") for leaf in parts]
         greedy = networks.Greedy(network, self.greedy, outputs, inputs, actions, self.parameters_of)
@@ -567,7 +570,7 @@ class _RememberingActor:
         self.states = memories.EpisodeStates(
             lambda batch: memories.initial_state(policy._model, batch)
         )
-        self._stacks = tuple(memories.STORED + name for name in memories.stacks(policy._model))
+        self._stacks = tuple(STATES + name for name in memories.stacks(policy._model))
 
     def train_columns(
         self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns
@@ -584,7 +587,7 @@ class _RememberingActor:
             outputs = self._actor.act(observation, setting, rows)
             self.states.write(rows, self._policy._state)
         self._policy._state = {}
-        stored = {memories.STORED + n: state.numpy(force=True) for n, state in before.items()}
+        stored = {STATES + n: state.numpy(force=True) for n, state in before.items()}
         return {**outputs, **stored}
 
     def reset(self, rows: Sequence[int] | Array | None = None) -> None:

@@ -52,6 +52,7 @@ BINDING = (
     "policy.collect.unroll_len",
     "policy.collect.stride",
     "policy.discount_factor",  # the meaning of the learnt values
+    "policy.learn.rescale",
     "policy.priority",  # the content of the buffer's index
     "policy.other.replay_buffer.type",
     "policy.other.replay_buffer.replay_buffer_size",

@@ -24,6 +24,8 @@ RECORDS = "/"
 """Key that stands for all small columns; no column has this name."""
 SEQUENCE_LEN = "sequence_len"
 """Column: rows of an item from one in which a sequence may begin; 0 where none does."""
+STATES = "state/"
+"""What the names of columns begin with that hold a memory's state before each row."""
 LARGE_ROW_BYTES = 256
 """A column whose rows are larger is an array of its own."""
 
@@ -87,11 +89,11 @@ class Records:
         """A view of a column, [capacity, ...]."""
         return self.array[self.members[name]]
 
-    def take(self, slots: Array, only: str = "") -> Columns:
-        """Returns copies of columns, or of `only` one, at slots of any shape."""
+    def take(self, slots: Array, names: Collection[str]) -> Columns:
+        """Returns copies of those columns that have one of some names, at slots of any shape."""
         records, columns = self._bytes.take(slots).view(self._as_bytes), {}
         for name, member, dtype, shape in self._columns:
-            if only and name != only:
+            if name not in names:
                 continue
             column = records[member].copy()  # even of one row: torch needs contiguous memory
             columns[name] = column.view(dtype).reshape(*slots.shape, *shape) if shape else column
@@ -162,32 +164,40 @@ class RowStore:
 
         Args:
             rows: rows of transitions; with a `length` above 1, first rows of sequences.
-            length: rows of a sequence; above 1 columns are [m, length, ...].
+            length: rows of a sequence; above 1 columns are [m, length, ...], but for a memory's
+                states ``state/<name>``, which are those before the sequences: [m, 1, ...].
 
         Raises:
             BufferContractError: a row, or one that a view refers to, is not in the ring.
         """
         _check_rows(rows, self._capacity)
-        if length > 1:
-            rows = sequence_rows(rows, self._take(SEQUENCE_LEN, rows), length)
-            _check_rows(rows, self._capacity)
-        columns = self.read_columns(rows, without=self._stacked)
-        return with_views(columns, self._views, rows, self._take, self._capacity)
+        if length == 1:
+            columns = self.read_columns(rows, without=self._stacked)
+            return with_views(columns, self._views, rows, self._take, self._capacity)
+        every = sequence_rows(rows, self._take(SEQUENCE_LEN, rows), length)
+        _check_rows(every, self._capacity)
+        gathered: Columns = {}
+        for at, is_state in ((every, False), (rows[:, None], True)):
+            others = {name for name in self._columns if name.startswith(STATES) is not is_state}
+            views = [view for view in self._views if view.name.startswith(STATES) is is_state]
+            columns = self.read_columns(at, without=self._stacked | others)
+            gathered |= with_views(columns, views, at, self._take, self._capacity)
+        return gathered
 
     def _take(self, name: str, rows: Array) -> Array:
         """One column at rows of any shape."""
         if self._records is not None and name in self._records.members:
-            return self._records.take(rows, name)[name]
+            return self._records.take(rows, (name,))[name]
         return self.recycler.take(self._columns[name], rows)
 
     def read_columns(self, slots: Array, without: Collection[str] = ()) -> Columns:
         """Returns copies of the stored columns at slots of any shape, by '/'-joined name."""
-        small = self._records.take(slots) if self._records is not None else {}
-        columns: Columns = {}
-        for name, column in self._columns.items():
-            if name not in without:
-                columns[name] = small[name] if name in small else self.recycler.take(column, slots)
-        return columns
+        wanted = {n: column for n, column in self._columns.items() if n not in without}
+        small = self._records.take(slots, wanted) if self._records is not None else {}
+        return {
+            name: small[name] if name in small else self.recycler.take(column, slots)
+            for name, column in wanted.items()
+        }
 
     def column(self, name: str) -> Array | None:
         """Returns the column itself, [capacity, ...], to be read only; None if there is none."""

@@ -81,6 +81,14 @@ def test_every_key_of_the_list_is_one() -> None:
     assert [key for key in listed if not any(has(each, key) for each in whole)] == []
 
 
+def test_values_that_r2d2_has_learnt_keep_their_meaning() -> None:
+    """They are of the rescaled kind: with another slope each target is another number."""
+    after = load(R2D2, ["policy.learn.rescale=1"]).to_mapping()
+    assert differences(load(R2D2).to_mapping(), after) == [
+        Difference("policy.learn.rescale", 1e-3, 1)
+    ]
+
+
 def test_of_a_team_each_policy_has_what_must_stay() -> None:
     def differing(override: str) -> list[str]:
         team = load(TEAM).to_mapping(), load(TEAM, [override]).to_mapping()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,15 @@ WEIGHTED = {"priority": True, "priority_IS_weight": True}
 DISCRETE = {"obs_shape": 4, "action_shape": 3, "encoder_hidden_size_list": [32]}
 BOX = {"obs_shape": 4, "action_shape": [2], "action_low": [-1.0, -2.0], "action_high": [1.0, 2.0]}
 PICTURES = {"obs_shape": [4, 84, 84], "action_shape": 3, "encoder": "nature_cnn"}
+LEVERS = {
+    "obs_shape": 4, "action_shape": 7, "action_space": "multi_discrete",
+    "action_leaves": [{"name": "", "shape": (2,), "dtype": "int64", "counts": (3, 4)}],
+}  # fmt: skip
 KINDS: dict[str, dict[str, Any]] = {
     "pictures": {"type": "dqn", "model": PICTURES},
     "discrete": {"type": "ppo", "model": DISCRETE | {"action_space": "discrete"}},
     "continuous": {"type": "ppo", "model": BOX | {"action_space": "continuous"}},
+    "multi_discrete": {"type": "ppo", "model": LEVERS},
     "dqn": {"model": DISCRETE | {"dueling": True, "noisy": True}, "double": True, **WEIGHTED},
     "c51": {"model": DISCRETE},
     "qrdqn": {"model": DISCRETE, **WEIGHTED},
@@ -79,7 +85,12 @@ def batch_of(kind: str, seed: int, count: int = 24) -> dict[str, Tensor]:
     """A batch, on the device."""
     rng = np.random.default_rng(seed)
     if KINDS[kind].get("type") == "ppo":
-        return {name: column.cuda() for name, column in data_of(kind, seed, count).items()}
+        columns = data_of("discrete" if kind == "multi_discrete" else kind, seed, count)
+        if kind == "multi_discrete":
+            levers = [columns["action"], torch.from_numpy(rng.integers(0, 4, count))]
+            columns["action"] = torch.stack(levers, dim=1)
+            columns["log_prob"] -= math.log(4)
+        return {name: column.cuda() for name, column in columns.items()}
     floats = {
         "observation": (count, 4), "next_observation": (count, 4), "n_step_return": (count,)
     }  # fmt: skip
@@ -167,3 +178,21 @@ def test_optimizers_whose_steps_cannot_be_recorded_are_not() -> None:
     assert not learner("dqn", graphs=None, optimizer={"type": "SGD"})._replayed
     assert not learner("dqn", graphs=None, optimizer={"type": "Adam", "fused": False})._replayed
     assert not learner("dqn", graphs=None, precision="fp16")._replayed
+
+
+def test_a_setting_that_is_changed_counts_from_then_on() -> None:
+    """A graph keeps the numbers that it was recorded with, and only its learning rate follows."""
+    plain, fast = (learner("discrete", graphs=graphs) for graphs in (False, None))
+    for number in range(12):
+        if number == 3:
+            for each in (plain, fast):
+                each.set_setting("policy.learn.learning_rate", 3e-3)
+        if number == 6:
+            assert all(replayed.graphs for replayed in fast._replayed)
+            for each in (plain, fast):
+                each.set_setting("policy.learn.entropy_weight", 0.5)
+                each.set_setting("policy.learn.clip_ratio", 0.01)
+        for each in (plain, fast):
+            each._forward_learn(batch_of("discrete", number))
+        assert distance(flat(fast), flat(plain)) < 1e-4, number
+    assert not any(replayed.graphs for replayed in fast._replayed)

@@ -258,6 +258,38 @@ def test_errors_name_what_has_no_memory() -> None:
         create_policy({"type": "ppo", "model": {"memory": "lstmm"}}, ["command"])
 
 
+class Whole(nn.Module):
+    """A network of one's own, with a memory."""
+
+    def __init__(self, _model: Any) -> None:
+        super().__init__()
+        self.memory = Recurrent(4, 8, nn.GRU)
+        self.outputs = nn.Linear(8, 3)
+
+    def forward(self, observation: Tensor, state: Any) -> Any:
+        """Returns logits [batch, 2] and values [batch]."""
+        features, state = self.memory(observation, state)
+        outputs = self.outputs(features)
+        return (outputs[:, :2], outputs[:, 2]), state
+
+
+@pytest.mark.parametrize("kind", ["ppo", "impala"])
+def test_a_whole_network_that_remembers_learns_from_sequences_or_is_refused(kind: str) -> None:
+    """PPO learnt it from single steps, and said nothing."""
+    collect = {"n_sample": 8, "unroll_len": 4}
+    model = {**MODEL, "type": f"{__name__}:Whole", "memory": "none"}
+    if kind == "ppo":
+        with pytest.raises(PolicyError, match="ppo learns it from sequences: say its kind"):
+            create_policy({"type": kind, "model": model})
+    else:
+        assert create_policy({"type": kind, "model": model, "collect": collect})._remembers
+    built = create_policy({"type": kind, "model": {**model, "memory": "gru"}, "collect": collect})
+    assert type(built._model).__name__ == "Whole"
+    assert built.sequence_columns(np.array([6, 2]))[SEQUENCE_LEN].tolist() == [
+        4, 0, 0, 0, 2, 0, 2, 0
+    ]  # fmt: skip
+
+
 @KINDS
 def test_a_memory_can_begin_by_keeping_for_long(kind: Any) -> None:
     """Over 30 steps the gradient of most cells is lost, unless their gates begin open."""

@@ -178,6 +178,20 @@ def test_discrete_log_prob_and_entropy_are_torchs() -> None:
     torch.testing.assert_close(entropy, expected.entropy())
 
 
+def test_of_several_components_nothing_is_copied_to_a_device_at_each_update() -> None:
+    """A CUDA graph copies nothing; what acting has copied is there for updates, too."""
+    made = ActionDistribution((Leaf("", (2,), "int64", counts=(3, 4)),))
+    outputs = torch.zeros(5, 7, device="meta", requires_grad=True)
+    with torch.inference_mode():
+        made.greedy([outputs])
+    (place,) = made._places.values()
+    action = torch.zeros(5, 2, dtype=torch.int64, device="meta")
+    log_prob, entropy = made.log_prob_entropy([outputs], {"action": action})
+    (log_prob + entropy).sum().backward()
+    assert outputs.grad is not None
+    assert made._place_on(outputs.device) is place
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2)])
 def test_continuous_log_prob_and_entropy_are_torchs(shape: tuple[int, ...]) -> None:
     size = math.prod(shape)

@@ -21,7 +21,7 @@ from hpcdi.policy.sequences import Sequences
 from hpcdi.replay.manager import create_replay
 from hpcdi.replay.partition import item_count, item_rows
 from hpcdi.roles.collector.recorder import segment_of
-from hpcdi.store.rows import SEQUENCE_LEN, RowStore, sequence_rows
+from hpcdi.store.rows import SEQUENCE_LEN, STATES, RowStore, sequence_rows
 from hpcdi.types import Columns, SequenceRule
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -66,10 +66,16 @@ def columns_of(built: Any, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def sequences(columns: Columns) -> Columns:
-    """The sequences among rows of items, as columns [sequences, rows of a sequence, ...]."""
+    """The sequences among rows of items, as columns [sequences, rows of a sequence, ...].
+
+    States are [sequences, 1, ...].
+    """
     starts, _ = item_rows(block(7, ITEMS), 0, SequenceRule(STEPS, STRIDE, NSTEP))
     rows = sequence_rows(starts, columns[SEQUENCE_LEN][starts], STEPS + NSTEP)
-    return {name: column[rows] for name, column in columns.items()}
+    return {
+        name: column[rows[:, :1] if name.startswith(STATES) else rows]
+        for name, column in columns.items()
+    }
 
 
 def test_a_ring_gathers_the_sequences_that_rank_0_counts() -> None:
@@ -87,7 +93,7 @@ def test_a_ring_gathers_the_sequences_that_rank_0_counts() -> None:
     drawn, plain = ring.gather(20 + rows, rule.rows), sequences(columns)
     assert drawn.keys() == plain.keys()
     for name, column in plain.items():
-        assert column.shape[:2] == (6, STEPS + NSTEP)
+        assert column.shape[:2] == (6, 1 if name.startswith(STATES) else STEPS + NSTEP)
         np.testing.assert_array_equal(drawn[name], column)
     assert plain[SEQUENCE_LEN][:, 0].tolist() == [9, 6, 3, 3, 6, 3]  # with the row behind each item
 

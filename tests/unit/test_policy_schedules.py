@@ -13,6 +13,7 @@ import torch
 from fakes.policies import data_of, first
 from hpcdi.config.policy import LearnConfig, ScheduleConfig
 from hpcdi.errors import ConfigError, GroupBrokenError, PolicyError
+from hpcdi.policy import graphs
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.gradient_step import GradientStep
 from hpcdi.policy.ppo import PPOPolicy
@@ -113,6 +114,27 @@ def test_ppos_clip_and_entropy_are_those_of_the_iteration(monkeypatch: pytest.Mo
     for _ in range(4):
         first(built.learn_mode.forward(data_of("discrete")))
     np.testing.assert_allclose(seen, [(0.3, 0.4), (0.2, 0.3), (0.1, 0.2), (0.1, 0.1)])
+
+
+def test_a_setting_that_a_graph_has_kept_ends_it_when_it_is_changed() -> None:
+    """On a GPU a callback could change PPO's learning rate alone."""
+    model = {"obs_shape": 4, "action_shape": 3, "action_space": "discrete"}
+    built = create_policy({"type": "ppo", "model": model}, ["learn"])
+    replayed = object.__new__(graphs.Replayed)  # which needs a GPU to be made
+    recorded: Any = object()
+    replayed.graphs, replayed._calls, replayed._is_recordable = {(1.0,): recorded}, {}, True
+    replayed._compute = lambda columns, *_: (columns["x"],)
+    built._replayed = [replayed]
+    built.set_setting("policy.learn.learning_rate", 0.5)
+    assert replayed.graphs
+    built.set_setting("policy.learn.clip_ratio", 0.5)
+    one = {"x": torch.ones(1)}
+    assert [replayed(one, 1.0)[0] is one["x"] for _ in range(9)] == [True] * 9
+    assert not replayed.graphs
+    built._follow_schedules()
+    assert (built._learn.learning_rate, built._learn.clip_ratio) == (0.5, 0.5)
+    with pytest.raises(PolicyError, match=r"cannot be changed in a run; these can: .*clip_ratio"):
+        built.set_setting("policy.learn.batch_size", 3)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -147,6 +147,39 @@ def test_names_are_those_that_the_language_takes(tmp_path: Path) -> None:
     assert len(f"{long}_observations") == 63
 
 
+class _Long(_Odd):
+    """Many numbers, in many buffers, limited by some that take long to write."""
+
+    inputs: ClassVar = {"observation": (1021,)}
+
+    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor]:
+        for _ in range(99):
+            observation = observation.neg()
+        low, high = -1.2345678901234567e-05, 1.2345678901234567e-05
+        return (observation.clamp(low, high) + torch.linspace(0, 1, 1021),)
+
+
+@pytest.mark.parametrize("kind", ["sac", "long"])
+def test_fortran_has_lines_and_statements_of_the_lengths_of_its_standard(
+    kind: str, tmp_path: Path
+) -> None:
+    """132 characters, and 255 lines that continue a statement."""
+    module: Any = _Long()
+    if kind == "sac":
+        model = {"obs_shape": 1021, "encoder_hidden_size_list": [4], "action_shape": 3}
+        module = module_of("sac", model={**model, **BOUNDS})
+        module.inputs["observation"] = (1021,)
+    (text,) = as_source(module, "fortran", "x" * 50).values()
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 132
+    statements = "".join("&" if line.endswith("&") else "." for line in lines).split(".")
+    assert 240 < max(map(len, statements)) <= 255
+    if HAS["fortran"] is not None:
+        (tmp_path / "long.f90").write_text(text)
+        strict = ["-std=f2008", "-pedantic", "-Werror", "-fsyntax-only"]
+        subprocess.run([str(HAS["fortran"]), *strict, "long.f90"], cwd=tmp_path, check=True)
+
+
 def test_compilers_get_utf_8_whatever_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcdi.commands.exported.Path.write_text", _write_ascii)
     if HAS["c"] is not None:

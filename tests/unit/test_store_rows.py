@@ -144,6 +144,29 @@ def test_a_batch_is_not_changed_by_later_blocks() -> None:
     assert batch["a"].tolist() == [1.0, 2.0]
 
 
+def test_of_a_memory_a_sequence_has_the_state_before_it_alone() -> None:
+    """Those of its other rows, which nobody reads, were copied with it; a stack was each time."""
+    number = np.arange(12)
+    held = RowView("state/held", "state/held_frames", "state/held_offsets")
+    ring = RowStore(12, views=[VIEW, held])
+    columns = make_columns(0, 12) | {
+        "state/small": number + 0.25, "state/large": np.repeat(number[:, None], 99, axis=1),
+        "state/held_frames": np.repeat(number[:, None], 99, axis=1),
+        "state/held_offsets": np.stack([-(number > 0).astype("i4"), np.zeros(12, "i4")], axis=1),
+        "sequence_len": (12 - number).astype("u2"),
+    }  # fmt: skip
+    ring.write(0, columns)
+    starts = np.array([3, 10])
+    batch = ring.gather(starts, 4)
+    assert batch["obs"][..., 0].tolist() == [[3, 4, 5, 6], [10, 11, 11, 11]]
+    assert batch["next"][..., 0].tolist() == [[4, 5, 6, 7], [11, 11, 11, 11]]
+    assert batch["state/small"].tolist() == [[3.25], [10.25]]
+    assert batch["state/large"][..., 0].tolist() == [[3], [10]]
+    assert batch["state/held"][..., 0].tolist() == [[[2, 3]], [[9, 10]]]
+    assert batch.keys() == ring.gather(starts).keys(), "the same columns as of single rows"
+    assert ring.gather(starts)["state/held"][..., 0].tolist() == [[2, 3], [9, 10]]
+
+
 def test_an_empty_batch() -> None:
     ring = RowStore(2, views=[VIEW])
     ring.write(0, make_columns(0, 1))
