@@ -113,19 +113,6 @@ FREE_OF_ENV = (
     "autoreset",
 )
 """Settings of `env` that say nothing of its observations, actions and rewards."""
-_OF_COLLECTING = ("seeds", "keep_infos", "origin")
-"""Settings of `env` that say nothing of the returns of evaluations either."""
-
-
-def evaluates_as(config: ExperimentConfig) -> str:
-    """Returns what the returns of evaluations are of, as a checksum: others are not comparable."""
-    commander, evaluation = config.policy.other.commander, config.policy.eval
-    settings = (
-        without(to_mapping(config.env), (*FREE_OF_ENV, *_OF_COLLECTING)),
-        (evaluation.sample, evaluation.max_steps),
-        getattr(commander, "evaluate_against", ""),
-    )
-    return _checksum(settings)
 
 
 def repeats_as(config: ExperimentConfig, ranks: int) -> str:
@@ -138,9 +125,10 @@ def repeats_as(config: ExperimentConfig, ranks: int) -> str:
     if not config.system.deterministic:
         return ""
     settings = without(to_mapping(config), _UNTIL_WHEN)
-    return _checksum({**settings, "ranks": ranks})
+    return checksum({**settings, "ranks": ranks})
 
 
-def _checksum(settings: Any) -> str:
+def checksum(settings: Any) -> str:
+    """Returns eight hexadecimal digits of plain settings; of mappings the order says nothing."""
     text = json.dumps(in_order(settings), default=str)
     return f"{zlib.crc32(text.encode()):08x}"

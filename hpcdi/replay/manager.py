@@ -101,7 +101,8 @@ class ReplayManager:
         self._early = Backlog(EARLY_ITEMS, rule)  # published before there was a learner
         self._restored: Mapping[str, Any] = {}  # partitions of a snapshot, until learners start
         self._restored_drawn = 0  # samples that it says were drawn
-        self._counted = set[int]()  # ids of blocks that are read again, and were counted
+        # by the id of a block that is read again: transitions of it that are counted already
+        self._counted = dict[int, int]()
         self._counted_before: list[dict[str, Any]] = []  # by the index of the last dead learner
         self._published: dict[str, BlockReady] = {}  # by path, oldest first, for the same learners
         self._lost_drawn = 0  # samples that dead learners have drawn, or those of an earlier start
@@ -145,11 +146,10 @@ class ReplayManager:
             state["buffer"]["capacity"] != self.partitions[rank].buffer.capacity
             for rank, state in pairs
         ):
-            self._note_counted(states)
             buffers = [state["buffer"] for state in states.values()]
             for partition in self.partitions.values():
                 partition.buffer.count_on_from([*self._counted_before, *buffers])
-            return []
+            pairs = []
         orders = []
         for rank, state in pairs:
             partition = self.partitions[rank]
@@ -158,12 +158,17 @@ class ReplayManager:
             orders += [(rank, order) for order in reread]
             for block in [b for b in state["blocks"] if partition.has_read(b, self._published)]:
                 self._published.pop(block["path"], None)
+        # by ids: a block that was lent had no path yet
+        anew = {ready.block_id: ready.transitions for ready in self._published.values()}
+        for block in (block for state in states.values() for block in state["blocks"]):
+            block_id = int(block["block_id"])
+            if block["end_id"] >= 0 and block_id in anew:
+                self._note_counted(block_id, int(block.get("read", anew[block_id])))
         return orders
 
-    def _note_counted(self, states: Mapping[str, Any]) -> None:
-        """Note the blocks that learners had read before a restart, and are given anew."""
-        read = (b["path"] for s in states.values() for b in s["blocks"] if b["end_id"] >= 0)
-        self._counted |= {self._published[p].block_id for p in read if p in self._published}
+    def _note_counted(self, block_id: int, transitions: int) -> None:
+        """Note that learners have read so much of a block that is given anew."""
+        self._counted[block_id] = self._counted.get(block_id, 0) + transitions
 
     def lose(self, rank: int) -> list[tuple[int, AdmitBlock]]:
         """Hand a dead learner's blocks to the others; returns orders to read them, by rank.
@@ -179,7 +184,8 @@ class ReplayManager:
         if self.partitions:
             self.ratio.lose_learner(len(self.partitions), self.samples_drawn())
         self._lost_skipped += part.backlog.dropped
-        self._counted |= part.read_blocks
+        for block_id, transitions in part.read_blocks.items():
+            self._note_counted(block_id, transitions)
         free_items = self.capacity() - self.count()
         taken, released = list[BlockReady](), part.release_blocks()
         self._freed += part.take_freed()
@@ -229,11 +235,20 @@ class ReplayManager:
             if admitted.error:
                 self._unreadable.add(admitted.block_id)
             piece = part.next_unread(admitted.block_id)
-            if part.admit(admitted) and piece and admitted.block_id not in self._counted:
-                is_given = collector_of(admitted.block_id) == GIVEN  # its steps are of no run
-                self.items_admitted += piece.transitions
-                self.steps_admitted += piece.transitions if is_given else piece.env_steps
+            if part.admit(admitted) and piece:
+                self._count(piece)
         return part.orders()
+
+    def _count(self, piece: BlockReady) -> None:
+        """Count what a learner has read, but for what was counted when it was read before."""
+        counted = self._counted.pop(piece.block_id, 0)
+        if counted > piece.transitions:  # of an open block, with more to come
+            self._counted[piece.block_id] = counted - piece.transitions
+        new = max(0, piece.transitions - counted)
+        is_given = collector_of(piece.block_id) == GIVEN  # its steps are of no run
+        steps = piece.transitions if is_given else piece.env_steps
+        self.items_admitted += new
+        self.steps_admitted += round(steps * new / max(piece.transitions, 1))
 
     def is_unreadable(self, block_id: int) -> bool:
         """Returns whether a learner failed to read a block that is read nowhere else."""
@@ -365,7 +380,8 @@ class ReplayManager:
             "drawn": self._restored_drawn + self.samples_drawn(),
             "admitted": self.items_admitted,
             "steps": self.steps_admitted,
-            "counted": sorted(self._counted),
+            "counted": [*self._counted],
+            "counted_transitions": [*self._counted.values()],
         }
 
     def load_state_dict(
@@ -375,20 +391,31 @@ class ReplayManager:
 
         Args:
             state: a `state_dict`.
-            published: the blocks that exist, by name, oldest first; those that the state does not
-                name were published after it, and are admitted like new ones. On-policy, blocks of
-                the past are of no use.
+            published: see `take_published`; those that the state does not name were published
+                after it, and are admitted like new ones.
         """
         self._restored = state["partitions"]
         self._counted_before = list(state["counted_before"])
         self._restored_drawn = int(state["drawn"])
         self.items_admitted = int(state["admitted"])
         self.steps_admitted = int(state["steps"])
-        self._published = dict(published or {})
-        if not self._partition_class.is_replay:
-            self._freed, self._published = [*self._published], {}
-        here = {ready.block_id for ready in self._published.values()}
-        self._counted = here.intersection(state.get("counted", ()))
+        self.take_published(published or {})
+        here = {ready.block_id: ready.transitions for ready in self._published.values()}
+        ids = [int(block_id) for block_id in state.get("counted", ())]
+        counts = state.get("counted_transitions", [here.get(block_id, 0) for block_id in ids])
+        counted = zip(ids, map(int, counts), strict=True)
+        self._counted = {block_id: count for block_id, count in counted if block_id in here}
+
+    def take_published(self, published: Mapping[str, BlockReady]) -> None:
+        """Take the blocks of earlier starts of the run, before learners start; see `open`.
+
+        Args:
+            published: by name, oldest first. On-policy they are of no use.
+        """
+        if self._partition_class.is_replay:
+            self._published = dict(published)
+        else:
+            self._freed += published
 
 
 def blocks_of(state: Mapping[str, Any]) -> list[str]:

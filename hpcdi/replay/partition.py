@@ -432,9 +432,9 @@ class Partition:
         return sorted(blocks, key=lambda ready: ready.sealed_at)
 
     @property
-    def read_blocks(self) -> set[int]:
-        """Ids of the blocks here of which the learner has read something."""
-        return {block_id for block_id, block in self._placed.items() if block.end_id >= 0}
+    def read_blocks(self) -> dict[int, int]:
+        """How many transitions the learner has read of each block here, by id, if any."""
+        return {n: block.read for n, block in self._placed.items() if block.end_id >= 0}
 
     def _may_be_drawn(self, ready: BlockReady) -> bool:  # noqa: ARG002
         """Returns whether items of a block may still be drawn."""

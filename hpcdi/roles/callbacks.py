@@ -32,6 +32,7 @@ import numpy as np
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CallbackError, ConfigError, Problem
 from hpcdi.policy.base import owner_of
+from hpcdi.roles.evaluations import evaluates_as
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import CurveFile
 from hpcdi.utils.lifetime import Closing
@@ -396,7 +397,8 @@ def _unpacked(value: Any) -> Any:
 class EarlyStop(Callback):
     """Ends a run whose evaluations do not get better.
 
-    A run that is resumed after that has as many evaluations again.
+    A run that is resumed after that has as many evaluations again; where evaluations are of other
+    settings since then, it is as if there had been none.
 
     Args:
         evaluations: that many in a row.
@@ -415,6 +417,14 @@ class EarlyStop(Callback):
         self._best, self._in_vain, self._has_risen = -math.inf, 0, not after_rise
         self._untrained: list[float] = []  # returns
         self._first: tuple[float, float] | None = None  # mean, and its squared standard error
+        self._evaluates_as = ""
+
+    def on_start(self, context: Context) -> None:
+        """Forget the returns before a restart that is with other evaluations."""
+        before, self._evaluates_as = self._evaluates_as, evaluates_as(context.config)
+        if before not in ("", self._evaluates_as):
+            self._best, self._in_vain = -math.inf, 0
+            self._untrained, self._first = [], None
 
     def on_episode(self, context: Context, info: Mapping[str, float]) -> None:  # noqa: ARG002
         """Keep the return of one of the first."""
@@ -443,6 +453,7 @@ class EarlyStop(Callback):
             "first": None if self._first is None else list(self._first),
             "untrained": self._untrained,
             "has_risen": self._has_risen,
+            "evaluates_as": self._evaluates_as,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -453,6 +464,7 @@ class EarlyStop(Callback):
             self._first = (float(state["first"][0]), float(state["first"][1]))
         self._untrained = [*state.get("untrained", ())]
         self._has_risen |= bool(state.get("has_risen", False))
+        self._evaluates_as = str(state.get("evaluates_as", ""))
 
 
 class Histograms(Callback):

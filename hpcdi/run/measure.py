@@ -49,6 +49,7 @@ def measure(config: ExperimentConfig, spaces: Spaces, seconds: float) -> Costs:
         "policy.eval.every": "1e9 seconds",
         **{f"policy.other.commander.{name}": math.inf for name in limits},
         "callbacks": (),
+        "system.loggers": (),
     }
     set_threads(config.policy, spaces)
     with tempfile.TemporaryDirectory(prefix="hpcdi-plan-") as folder:

@@ -49,7 +49,7 @@ def best_return(layout: RunLayout, evaluates_as: str = "") -> float:
 
     Args:
         layout: the run folder.
-        evaluates_as: see `hpcdi.config.compiled.evaluates_as`: what has another does not count.
+        evaluates_as: see `hpcdi.roles.evaluations.evaluates_as`: what has another does not count.
     """
     names = checkpoint_names(layout.checkpoints_dir)
     means = [float("-inf")]
@@ -57,8 +57,9 @@ def best_return(layout: RunLayout, evaluates_as: str = "") -> float:
         if name.startswith(BEST_CHECKPOINT):  # a kill may have left the one before it
             with contextlib.suppress(StoreError):  # torn
                 facts = open_checkpoint(layout.checkpoints_dir / name).facts
-                counts = "reward_mean" in facts and _is_comparable(facts, evaluates_as)
-                means += [facts["reward_mean"]] if counts else []
+                mean = facts.get("reward_mean")  # null where it is infinite
+                if isinstance(mean, int | float) and _is_comparable(facts, evaluates_as):
+                    means.append(mean)
     return max(means)
 
 

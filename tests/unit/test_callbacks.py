@@ -6,7 +6,7 @@ import contextlib
 import errno
 import math
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -333,6 +333,32 @@ def test_early_stop_waits_for_a_better_evaluation() -> None:
     again.on_evaluation(context, Evaluation(1.0, 0.0, 1.0, 1.0, 1, 1, 1))
     assert context.asks == ["stopped by : no better evaluation than 2 in 2"]
     assert again.state_dict()["in_vain"] == 0  # a run that is resumed has as many again
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_early_stop_forgets_returns_of_other_evaluations(*, is_other: bool) -> None:
+    """A run that went on in a harder environment ended before it had learnt anything there."""
+
+    def started(state: Mapping[str, Any] | None, **env: Any) -> tuple[Context, EarlyStop]:
+        config = compile_config({"env": {"env_id": "x", **env}}).config
+        context, stop = Context(config, 0, "coordinator", None), EarlyStop(evaluations=2)
+        if state is not None:
+            stop.load_state_dict(state)
+        stop.on_start(context)
+        return context, stop
+
+    def evaluated(context: Context, stop: EarlyStop, *means: float) -> list[str]:
+        for mean in means:
+            stop.on_evaluation(context, Evaluation(mean, 0.0, mean, mean, 1, 1, 1))
+        return context.asks
+
+    context, stop = started(None)
+    assert evaluated(context, stop, 5.0, 4.0) == []
+    state = dict(stop.state_dict())
+    changed = {"kwargs": {"hard": True}} if is_other else {"seeds": [1]}
+    assert bool(evaluated(*started(state, **changed), 1.0, 2.0)) is not is_other
+    del state["evaluates_as"]  # of an earlier version
+    assert evaluated(*started(state, **changed), 1.0, 2.0)
 
 
 @pytest.mark.parametrize(

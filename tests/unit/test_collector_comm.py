@@ -30,10 +30,10 @@ from hpcdi.comm.messages import (
     TaskReturned,
     WorkerReady,
 )
-from hpcdi.config.compiled import evaluates_as
 from hpcdi.errors import CommError, ConfigError, UnknownTypeError
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.collector import channels
+from hpcdi.roles.evaluations import evaluates_as
 from hpcdi.roles.learner.publisher import PolicyFile, PolicyPublisher
 from hpcdi.roles.learner.role import Learner
 from hpcdi.store.checkpoints import BEST_CHECKPOINT, open_checkpoint

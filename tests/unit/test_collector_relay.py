@@ -194,6 +194,24 @@ def test_who_needs_the_newest_asks_the_learner_and_takes_no_other_answer_for_it(
     assert world.version(3) == 3, "an old one that comes late is no step back"
 
 
+def test_a_relay_that_needs_the_newest_waits_for_no_answer_to_what_it_asks_for_the_others() -> None:
+    """Runs on-policy ended at their last evaluation, which waited for it for ever."""
+    world = World({"a": 3})
+    world.ask()
+    world.publish(1)
+    world.ask(3, 4)  # wait at the relay for a version that never comes
+    relay = world.collectors[2]
+    assert relay.newest() is None
+    world.deliver()  # the learner has no newer one
+    image = relay.newest()
+    assert image is not None
+    assert image.version == 1
+    world.relays[2].look()  # as the relay does now and then
+    world.deliver()
+    world.publish(2)
+    assert world.versions() == {2}, "the others were not forgotten"
+
+
 def image_bytes(data: bytes) -> Any:
     import numpy as np
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.replay import admitted, demand, make_group, rollout
+from fakes.replay import admitted, demand, make_group, on_policy_replay, rollout
 from fakes.scheduler import TIMEOUTS, Curves
 from hpcdi.comm.messages import (
     AdmitBlock,
@@ -383,6 +383,21 @@ def test_buffers_are_restored_to_their_players() -> None:
     lost.load_state_dict(run.groups.state_dict(), {})
     lost["exploiter"].replay.open(13)
     assert lost.replay_figures().drawn == 2, "what it has drawn counts, though its buffer is gone"
+
+
+@pytest.mark.parametrize("on_policy", [False, True])
+def test_blocks_of_a_player_that_the_snapshot_is_without_are_learnt_from(on_policy: bool) -> None:
+    """It came after the snapshot; they were counted, never learnt from, and never removed."""
+    groups = two_groups()
+    if on_policy:
+        groups["exploiter"].replay = on_policy_replay()
+    ready = dataclasses.replace(rollout(5, 9, 0, [3]), player="exploiter")
+    state = {"main": two_groups().main.state_dict()}
+    groups.load_state_dict(state, {ready.shard.path: ready})
+    replay = groups["exploiter"].replay
+    orders = [order.block_id for _, order in replay.open(3)]
+    freed = replay.take_freed()
+    assert (orders, freed) == (([], [ready.shard.path]) if on_policy else ([ready.block_id], []))
 
 
 def test_files_of_a_lost_player_are_taken_over(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from fakes.replay import (
     ask_all,
     block,
     demand,
+    lent,
     make_buffer,
     make_replay,
     on_policy_replay,
@@ -179,6 +180,49 @@ def test_what_was_to_be_read_again_when_a_snapshot_was_taken_is_counted_once(
     again.load_state_dict(through_file(tmp_path, replay), data.published)
     read_all(again, again.open(1))
     assert (again.count(), again.items_admitted) == (60, 60)
+
+
+@pytest.mark.parametrize("learners", [(1,), (1, 2)])
+@pytest.mark.parametrize("how", ["at once", "after another snapshot", "after one of before"])
+def test_what_was_read_while_it_was_lent_is_counted_once(
+    how: str, learners: tuple[int, ...], tmp_path: Path
+) -> None:
+    """In the snapshot such a block has no path; of an open one only a part was read."""
+    replay, whole = make_replay(), [block(OF_RANK_3 + 1, [5]), block(OF_RANK_3 + 2, [5])]
+    grown = block(OF_RANK_3 + 3, [3, 4])
+    replay.open(1)
+    opened = lent(OF_RANK_3 + 3, [3])
+    opened = dataclasses.replace(opened, capacity=20)
+    for ready in (whole[0], lent(OF_RANK_3 + 2, [5]), opened):
+        read_all(replay, replay.assign(ready))
+    assert replay.items_admitted == replay.steps_admitted == 13
+    published = {ready.shard.path: ready for ready in (*whole, grown)}
+    again = make_replay()
+    again.load_state_dict(through_file(tmp_path, replay), published)
+    orders = again.open(*learners)
+    if how != "at once":
+        state = through_file(tmp_path, again)
+        if how == "after one of before":  # which says no more than that something was read
+            del state["counted_transitions"]
+        again = make_replay()
+        again.load_state_dict(state, published)
+        orders = again.open(*learners)
+    read_all(again, orders)
+    total = 13 if how == "after one of before" else 17
+    assert (again.count(), again.items_admitted, again.steps_admitted) == (17, total, total)
+
+
+def test_what_a_dead_learner_had_read_of_an_open_block_is_counted_once() -> None:
+    replay = make_replay()
+    replay.open(1, 2)
+    ready = dataclasses.replace(lent(OF_RANK_3 + 3, [3]), capacity=20)
+    ((rank, _),) = orders = replay.assign(ready)
+    read_all(replay, orders)
+    piece = dataclasses.replace(lent(OF_RANK_3 + 3, [4]), first_row=ready.shard.rows, capacity=20)
+    orders = replay.lose(rank)
+    orders += replay.assign(piece)
+    read_all(replay, orders)
+    assert (replay.count(), replay.items_admitted) == (7, 7)
 
 
 @pytest.mark.parametrize("how", ["a resume by two", "a death of two"])

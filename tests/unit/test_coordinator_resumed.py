@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -20,13 +21,16 @@ from fakes.replay import (
 )
 from fakes.scheduler import EVERY_S, Shown, experiment
 from hpcdi.comm.messages import BlockAdmitted, BlockReady
-from hpcdi.config.compiled import evaluates_as
+from hpcdi.config.compiled import compile_config
+from hpcdi.config.fields import setting
 from hpcdi.config.load import load
+from hpcdi.dataclass import dataclass
 from hpcdi.replay.manager import ReplayManager
 from hpcdi.roles.coordinator.coordinator import Coordinator
 from hpcdi.roles.coordinator.groups import Groups, create_groups
 from hpcdi.roles.coordinator.snapshots import STATE_KIND, STATE_VERSION, Resumed
 from hpcdi.roles.coordinator.view import RunView, summary
+from hpcdi.roles.evaluations import evaluates_as
 from hpcdi.store.checkpoints import BEST_CHECKPOINT, save_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.state_file import load_state, save_state
@@ -103,9 +107,11 @@ AGAINST = "policy.other.commander.evaluate_against=fakes.battles:first_legal"
     [
         ("cartpole_ppo", ("env.evaluator_episode_num=99", "env.stop_value=2", "seed=9"), True),
         ("cartpole_ppo", ("env.keep_infos=[x]", "env.seeds='0..9'"), True),
+        ("cartpole_ppo", ("env.schedule={gravity: {env_steps: {0: 1.0, 9: 2.0}}}",), True),
+        ("cartpole_ppo", ("env.wrappers=[{type: ClipReward, max_reward: 1}]",), True),
+        ("cartpole_ppo", ("env.wrappers=[{type: TimeLimit, max_episode_steps: 9}]",), False),
         ("cartpole_ppo", ("env.kwargs={x: 1}",), False),
         ("cartpole_ppo", ("env.eval_kwargs={x: 1}",), False),
-        ("cartpole_ppo", ("env.wrappers=[NormalizeReward]",), False),
         ("cartpole_ppo", ("policy.eval.sample=true",), False),
         ("cartpole_ppo", ("policy.eval.max_steps=3",), False),
         ("tictactoe_league", (AGAINST,), False),
@@ -141,6 +147,41 @@ def test_the_best_of_other_evaluations_has_not_to_be_beaten(
             state = coordinator.groups.state_dict()
     said = "the best one so far, of mean return 0.8, is not compared with them"
     assert (said in caplog.text) != is_kept
+
+
+def of_env(kind: str, **settings: Any) -> str:
+    env = {"type": kind, "env_id": "module:Class", **settings}
+    return evaluates_as(compile_config({"env": env}).config)
+
+
+def test_what_no_evaluation_sees_is_no_reason_to_forget_the_best() -> None:
+    one = of_env("gymnasium", kwargs={"level": 1, "x": 2}, eval_kwargs={"level": 9})
+    assert of_env("gymnasium", kwargs={"level": 9, "x": 2}) == one
+    assert of_env("gymnasium", kwargs={"level": 8, "x": 2}) != one
+    places = {"spares": 1, "start_timeout": 9, "gpus_per_rank": 1, "ranks": 2}
+    assert of_env("mpi", **places) == of_env("mpi") != of_env("mpi", states=["a"])
+
+
+def test_a_setting_that_a_later_version_has_is_no_reason_either() -> None:
+    config = compile_config({"env": {"env_id": "x", "eval_seeds": "0..9"}}).config
+
+    @dataclass(frozen=True)
+    class Later(type(config.env)):  # type: ignore[misc]
+        """As it may be one day."""
+
+        fog: float = setting(0.0, "how dense it is")
+
+    same = dataclasses.asdict(config.env) | {"manager": config.env.manager}
+    clear, foggy = Later(**same), Later(**same, fog=0.5)
+    later = [evaluates_as(dataclasses.replace(config, env=env)) for env in (clear, foggy)]
+    assert later[0] == evaluates_as(config) != later[1]
+
+
+def test_a_best_checkpoint_of_an_infinite_return_says_nothing(tmp_path: Path) -> None:
+    """A run that had one could not be resumed."""
+    layout = RunLayout(tmp_path)
+    write_best(layout, INF)
+    assert best_return(layout) == -INF
 
 
 def test_a_best_checkpoint_that_is_torn_says_nothing_and_one_that_a_kill_left_does(

@@ -23,6 +23,8 @@ from hpcdi.comm.messages import (
     Batches,
     BlockReady,
     LearnTask,
+    Message,
+    RankLost,
     SnapshotPart,
     Stop,
     StopRequest,
@@ -47,7 +49,7 @@ from hpcdi.store.checkpoints import checkpoint_names, open_checkpoint, write_fil
 from hpcdi.store.layout import RunLayout, split_name
 from hpcdi.store.shards import Appender
 from hpcdi.store.state_file import save_state
-from hpcdi.types import BLOCK_ID_BITS, GIVEN, ITEM_DTYPE, RESTART_NUMBERS
+from hpcdi.types import BLOCK_ID_BITS, FIRST_GUEST, GIVEN, ITEM_DTYPE, RESTART_NUMBERS
 from hpcdi.worker.coordinator import Coordinator
 
 EVERY_S = 60.0
@@ -465,6 +467,24 @@ def test_blocks_of_one_shard_are_told_apart(tmp_path: Path) -> None:
     assert list(resume_from(layout, snapshot, repeats=True).published) == [old[1], new[0]]
     assert list(resume_from(layout, snapshot).published) == [old[1], new[0]], "taken back"
     assert unannounced(layout, 2, 5)[-1].shard.path == new[0]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [RankLost(), WorkerFailed("collector", "h", "e", "t")],
+    ids=lambda end: type(end).__name__,
+)
+def test_what_a_guest_that_dies_has_not_announced_counts(end: Message, tmp_path: Path) -> None:
+    """Also where it dies of an error, which is its last message."""
+    layout, guest = RunLayout(tmp_path), FIRST_GUEST + 1
+    with Coordinator(experiment(), layout=layout, workers=[]) as coordinator:
+        coordinator.begin()
+        coordinator._handle([(guest, WorkerReady("collector", "elsewhere", 7))], 0.0)
+        publish(layout, guest, 1)
+        coordinator._handle([(guest, end)], 1.0)
+        assert coordinator.figures()["env_steps"] == 4
+        assert coordinator._keeper is not None
+        assert guest not in coordinator._keeper._retention._newest, "it appends to no shard"
 
 
 @pytest.mark.parametrize("now", [0.0, 7200.0])

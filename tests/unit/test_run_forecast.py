@@ -6,6 +6,7 @@ import dataclasses
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from hpcdi.run.experiment import load_experiment
 from hpcdi.run.forecast import Costs, Forecast, forecast
 from hpcdi.run.measure import measure
 from hpcdi.types import Spaces
+from hpcdi.utils.trackers import TRACKERS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 COSTS = Costs(step_s=1e-4, step_cpu_s=1e-4, update_s=1e-3, updates_per_step=0.1)
@@ -159,6 +161,16 @@ def test_a_commander_without_limits_may_end_before_it_is_measured() -> None:
     config = replaced(config, {"policy.other.commander": NaiveCommanderConfig()})
     with pytest.raises(LaunchError, match="nothing could be measured: 2 collect tasks are done"):
         measure(config, spaces, 60.0)
+
+
+def test_no_tracker_hears_of_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short run of no use came to stand among those at W&B."""
+    opened: list[Any] = []
+    monkeypatch.setitem(TRACKERS, "mine", lambda *given: opened.append(given))
+    monkeypatch.setattr("hpcdi.run.measure._SETTLED_S", 0.05)
+    config, spaces = loaded("cartpole_ppo")
+    measure(replaced(config, {"system.loggers": ("mine",)}), spaces, 0.1)
+    assert opened == []
 
 
 def test_what_an_iteration_takes_is_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:

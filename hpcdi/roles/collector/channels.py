@@ -272,9 +272,13 @@ class PolicySubscriber:
         return image if image is not None and image.version > version else None
 
     def ask_when_due(self) -> None:
-        """Request the next policy, if none is requested and it is time."""
+        """Request the next policy, if none is requested and it is time.
+
+        Not before `newest` has its answer: it would wait for that of this request.
+        """
         now, asked = time.monotonic(), self._asked
-        if asked is None and now - self._answered_at >= self._every_s:
+        is_due = now - self._answered_at >= self._every_s
+        if asked is None and is_due and not self.awaits_newest:
             self._request(at_once=False)
         is_of_relay = asked is not None and self._asked_rank == self._relay
         if asked is not None and is_of_relay and now - self._asked_at > _RELAY_PATIENCE_S:

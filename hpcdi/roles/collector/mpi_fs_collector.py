@@ -26,7 +26,6 @@ from hpcdi.comm.messages import (
     TaskReturned,
 )
 from hpcdi.config.compat import component_class
-from hpcdi.config.compiled import evaluates_as
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.roles import CommCollectorConfig
 from hpcdi.errors import EXIT_REQUEUE, EnvError, EnvRanksLost, EnvValueError
@@ -40,6 +39,7 @@ from hpcdi.roles.collector.channels import DataPublisher, PolicySubscriber
 from hpcdi.roles.collector.of_user import OfUser
 from hpcdi.roles.collector.relay import PolicyRelay
 from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext, task_seed
+from hpcdi.roles.evaluations import evaluates_as
 from hpcdi.roles.fault import FAULTS, tear
 from hpcdi.roles.message_side import MessageSide
 from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoint

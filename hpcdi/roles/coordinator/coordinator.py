@@ -22,6 +22,7 @@ from hpcdi.comm.messages import (
     RankLost,
     Stop,
     TakeSnapshot,
+    WorkerFailed,
 )
 from hpcdi.config.compiled import repeats_as
 from hpcdi.config.schema import ExperimentConfig, blocks_are_stored
@@ -314,17 +315,18 @@ class Coordinator(Closing):
         """Yields messages; before a death, the blocks that the rank has not announced."""
         announced = self._scheduler.announced
         for rank, message in arrived:
-            if isinstance(message, RankLost) and self._layout is not None:
+            if _is_death(rank, message) and self._layout is not None:
                 for ready in unannounced(self._layout, rank, announced.get(rank, 0)):
                     yield rank, ready
             yield rank, message
 
     def _observe(self, rank: int, message: Message | Notice) -> None:
-        match message:
-            case BlockStored() | BlockReady(capacity=0) if self._keeper is not None:
-                self._keeper.published(message.shard.path)
-            case Goodbye() | RankLost() if self._keeper is not None:
-                self._keeper.ended(rank)
+        if self._keeper is not None:
+            match message:
+                case BlockStored() | BlockReady(capacity=0):
+                    self._keeper.published(message.shard.path)
+                case _ if isinstance(message, Goodbye) or _is_death(rank, message):
+                    self._keeper.ended(rank)
         self._view.observe(rank, message)
         if self._callbacks is not None:
             self._callbacks.observe(message)
@@ -376,6 +378,11 @@ class Coordinator(Closing):
             self._keeper.drop(group.replay.take_freed())
         for result in self._keeper.complete(self._scheduler.snapshots.take_complete()):
             self._view.snapshot(result, self._scheduler)
+
+
+def _is_death(rank: int, message: Message | Notice) -> bool:
+    """Whether a rank has died, and sends nothing more: a guest's error is its last message."""
+    return isinstance(message, RankLost) or (is_guest(rank) and isinstance(message, WorkerFailed))
 
 
 def _version_of(layout: RunLayout, source: str) -> int:

@@ -29,7 +29,6 @@ from hpcdi.comm.messages import (
     LearnResult,
     LearnTask,
 )
-from hpcdi.config.compiled import evaluates_as
 from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.config.schema import ExperimentConfig, learners_of
 from hpcdi.dataclass import dataclass
@@ -37,6 +36,7 @@ from hpcdi.errors import CommError
 from hpcdi.replay.manager import ReplayFigures, ReplayManager, create_replay
 from hpcdi.replay.partition import Partition
 from hpcdi.roles.coordinator.workers import State, Worker
+from hpcdi.roles.evaluations import evaluates_as
 from hpcdi.types import FIGURES_KEPT, MAIN, Columns, Interval, ScalarWriter
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.progress import Evaluation, best_of
@@ -229,7 +229,7 @@ class Group:
         name: unique in the run; in a league the name of its player.
         replay: its replay buffer.
         evaluation: decides when its policy is evaluated.
-        evaluates_as: what its evaluations are of; see `hpcdi.config.compiled.evaluates_as`.
+        evaluates_as: what its evaluations are of; see `hpcdi.roles.evaluations.evaluates_as`.
         learners: its members, and their task.
         pause: whether its collectors were ordered to wait for its learners; None: none has begun.
         shared_at: `env_steps` when its first collector began, see `share_out`.
@@ -566,9 +566,11 @@ class Groups:
                 later.
         """
         for group in self:
+            blocks = {n: b for n, b in (published or {}).items() if group.has(b)}
             if group.name in state:
-                blocks = {n: b for n, b in (published or {}).items() if group.has(b)}
                 group.load_state_dict(state[group.name], None if published is None else blocks)
+            else:
+                group.replay.take_published(blocks)
 
 
 def create_groups(

@@ -32,7 +32,6 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
-from hpcdi.config.compiled import evaluates_as
 from hpcdi.config.schema import ExperimentConfig, offline_iterations
 from hpcdi.dataclass import dataclass
 from hpcdi.league.view import LeagueView
@@ -54,6 +53,7 @@ from hpcdi.roles.coordinator.workers import (
     State,
     TaskLate,
 )
+from hpcdi.roles.evaluations import evaluates_as
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.status import StatusFile
 from hpcdi.types import ScalarWriter, is_guest
