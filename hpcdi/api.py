@@ -288,7 +288,7 @@ class Policy:
 
     def reset(self) -> None:
         """An episode begins: forget the one before."""
-        forget = getattr(self._actor, "reset", None)
+        forget = getattr(self._loaded.actor, "reset", None)
         if forget is not None:
             forget(None)
 

@@ -268,7 +268,7 @@ _AGAIN = (
 if [[ $state == RUNNING* ]]; then  # it may not be requeued: another job like it resumes the run
     task=${SLURM_ARRAY_JOB_ID:+$SLURM_ARRAY_TASK_ID}
     gpus=--gpus-per-node=
-    if grep -q '^#SBATCH.*--gres' "$0"; then gpus=--gres=gpu:; fi  # Slurm adds the two up
+    if grep -q '^#SBATCH.*--gres[= ]' "$0"; then gpus=--gres=gpu:; fi  # Slurm adds the two up
     # options of a command line are of all components of a heterogeneous job, so it has its script's
     # and memory by GPU is asked for in no other way
     mapfile -t like_it < <(slurm scontrol show job --oneliner "$JOB" |

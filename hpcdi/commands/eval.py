@@ -142,6 +142,11 @@ def main(arguments: Sequence[str]) -> int:
     """
     options = _parse(arguments)
     if options.player or options.against:
+        if options.which:
+            raise LaunchError(
+                "--policy is of an evaluation without --player and --against; with them write "
+                "--player main for the run's latest policy, --player best for the best"
+            )
         return versus.play(options)
     with others_to_stderr(options.json):
         figures = _evaluated(options)

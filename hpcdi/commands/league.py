@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,8 +75,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--player", metavar="NAME", help="whose games (default: main)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--png", metavar="FILE", help="write a picture of who beats whom")
-    parser.add_argument("--cross-play", action="store_true", help="all players play each other")
-    parser.add_argument(
+    games = parser.add_mutually_exclusive_group()
+    games.add_argument("--cross-play", action="store_true", help="all players play each other")
+    games.add_argument(
         "--exploitability", action="store_true", help="solve best responses: small games only"
     )
     parser.add_argument(
@@ -99,6 +101,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--trust", action="store_true", help="with --cross-play: as for hpcdi eval")
     options = parser.parse_intermixed_args(arguments)
+    _refuse_unused(parser, options)
     layout = RunLayout(find_run(options.run))
     shown = read_json(layout.league_file)
     if not shown:
@@ -113,9 +116,6 @@ def main(arguments: Sequence[str]) -> int:
     if options.exploitability:
         return cross_play.show_exploitability(layout, shown, options)
     player = _learning(shown, options.player or MAIN)
-    of_games = [f"--{n}" for n in ("games", "seed", "random", "trust") if getattr(options, n)]
-    for option in [*of_games, *options.override]:
-        raise LaunchError(f"{option} is for the games of --cross-play: add that")
     lines = [json.dumps(shown)] if options.json else [_title(layout, shown), *_table(shown, player)]
     print_lines(lines)
     if options.png is not None:
@@ -124,6 +124,25 @@ def main(arguments: Sequence[str]) -> int:
         if not options.json:
             print_lines([f"picture {options.png}: rows and columns are {', '.join(names)}"])
     return EXIT_DONE
+
+
+def _refuse_unused(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Check that every option of the command line changes what is printed.
+
+    Raises:
+        LaunchError: one does not.
+    """
+    names, settings = ["games", "seed", "random", "trust"], options.override
+    why = "is for the games of --cross-play: add that"
+    if options.cross_play:
+        names, settings = ["player"], []
+        why = "changes nothing with --cross-play: leave one of them out"
+    elif options.exploitability:
+        names, settings = ["games", "random", "png", "player"], []
+        why = "changes nothing with --exploitability: leave one of them out"
+    given = [f"--{n}" for n in names if getattr(options, n) is not parser.get_default(n)]
+    for option in [*given, *settings]:
+        raise LaunchError(f"{option} {why}")
 
 
 def _check(layout: RunLayout, shown: Mapping[str, Any]) -> None:

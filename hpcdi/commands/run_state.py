@@ -7,6 +7,7 @@ knows of starts that have not come to the folder yet. `judge` has every pair of 
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -215,13 +216,18 @@ def _is_packed_into(sweep: Path, job: str) -> bool:
     return job in jobs or job.partition("_")[0] in jobs
 
 
-def _gives_up(sweep: Path, facts: Mapping[str, Any], job: str) -> bool:
-    """Returns whether a sweep's job starts a failed run no more: that of its last start, or next.
+def _gives_up(run: Path, facts: Mapping[str, Any], job: str) -> bool:
+    """Returns whether a sweep's job starts a run no more: a trial that is over, or one that failed.
 
-    One into which the sweep was packed anew does, and so does a job of the run's own.
+    What has failed is started by one into which the sweep was packed anew, not by the job of its
+    last start, or the next of that. A job of the run's own starts either.
     """
-    if facts.get("state") != "failed" or not _is_packed_into(sweep, job):
+    sweep = run.parent
+    is_over = read_json(sweep / "trials" / f"{run.name}.json").get("state", "running") != "running"
+    if not (is_over or facts.get("state") == "failed") or not _is_packed_into(sweep, job):
         return False
+    if is_over:
+        return True
     last = slurm_job_of(slurm_queue.texts_of(facts.get("slurm"))).partition("_")[0]
     return job.partition("_")[0] == last or job in jobs_of(RunLayout(sweep), {}, {})
 
@@ -313,7 +319,7 @@ def job_to_come(layout: RunLayout) -> QueueJob | None:
     is_over = facts.get("state", "running") != "running" and not _is_to_resume(facts)
     last = slurm_job_of(slurm_queue.texts_of(facts.get("slurm")))
     for job_id in jobs_of(layout, facts, {}):
-        if _gives_up(layout.root.parent, facts, job_id):
+        if _gives_up(layout.root, facts, job_id):
             continue
         job = slurm_queue.ask(job_id)
         starts_again = job_id in submitted and not (job_id == last and is_over)
@@ -361,10 +367,40 @@ def end_of(
         ask: returns a job of the queue; asked of a run that is not over alone.
     """
     facts = run_folder.read(run)
-    if facts.get("state") != "running" and not _is_to_resume(facts):
+    if not _may_go_on(facts):
         return str(facts.get("state", "unknown")), str(facts.get("reason", ""))
     status = status_of(run, ask)
     return status.state, status.why
+
+
+def _may_go_on(facts: Mapping[str, Any]) -> bool:
+    """Returns whether a run is on, or to be resumed, by its run.json."""
+    return facts.get("state") == "running" or _is_to_resume(facts)
+
+
+def asked_at_once(runs: Iterable[Path]) -> Callable[[str], QueueJob | None]:
+    """Returns for `end_of` what knows the jobs of runs, by one call of squeue for all of them.
+
+    A job that is on is asked about once more: whether it has a script only scontrol says.
+
+    Args:
+        runs: their folders.
+    """
+    layouts = ((RunLayout(run.absolute()), run_folder.read(run)) for run in runs)
+    jobs = slurm_queue.ask_all(
+        job
+        for layout, facts in layouts
+        if _may_go_on(facts)
+        for job in jobs_of(layout, facts, read_progress(layout))
+    )
+
+    @functools.cache
+    def ask(job_id: str) -> QueueJob | None:
+        job = jobs.get(job_id)
+        is_on = job is not None and job.is_on and job.state != NO_ANSWER
+        return slurm_queue.ask(job_id) if is_on else job
+
+    return ask
 
 
 def _status(
@@ -389,7 +425,7 @@ def _status(
         facts.get("pid"),
         facts.get("host"),
     )
-    job_ids = [job for job in job_ids if not _gives_up(layout.root.parent, facts, job)]
+    job_ids = [job for job in job_ids if not _gives_up(layout.root, facts, job)]
     signs = SignsOfLife(
         age_s=_age_s(layout.status_file, layout.run_file),
         beat_s=beat_s,

@@ -177,6 +177,10 @@ def _guests(options: argparse.Namespace) -> int:
     """
     if options.config is None or options.resume or options.run_dir or options.local:
         raise LaunchError("--guests takes a run folder: hpcdi submit RUN --guests 0-31")
+    if options.wait or options.follow or options.short:
+        raise LaunchError(
+            "--wait, --follow, --survive and --collectors-max are of a run, not of its --guests"
+        )
     layout = RunLayout(find_run(options.config))
     config_file = layout.config_file
     if not config_file.exists():  # its own job waits still

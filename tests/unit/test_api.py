@@ -15,12 +15,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 import hpcdi
 from fakes.interrupting_env import SMALL, Walk
 from fakes.named_masks import LEGAL, Named, Nameless
 from fakes.processes import python
-from fakes.serial_runs import LIMIT
+from fakes.serial_runs import FOREIGN, LIMIT
 from hpcdi import api
 from hpcdi.cli import main
 from hpcdi.config.compiled import compile_config, repeats_as
@@ -34,6 +35,7 @@ from hpcdi.run import beginnings, kept_costs
 from hpcdi.run.beginnings import settings_of
 from hpcdi.run.own_code import named
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import PolicyImage, publish_policy
 from hpcdi.types import Leaf, Spaces
 from hpcdi.utils.nested import unflatten
 from hpcdi.worker.coordinator.commanders import create_parallel_commander
@@ -110,6 +112,17 @@ def test_a_stated_return_that_is_not_finite_is_none(tmp_path: Path) -> None:
 def test_a_policy_that_draws_its_actions_is_evaluated_alike(kept: Callable[[str], Path]) -> None:
     policy = hpcdi.load(kept("ppo"), settings={"policy.eval.sample": True})
     assert policy.evaluate(episodes=5).returns == policy.evaluate(episodes=5).returns
+
+
+def test_a_policy_of_dicts_is_evaluated(tmp_path: Path) -> None:
+    parameters = {"weight": torch.zeros(2, 4), "bias": torch.tensor([0.0, 1.0])}
+    file = tmp_path / "p.safetensors"
+    publish_policy(file, PolicyImage.of(parameters, 1))
+    policy = hpcdi.load(file, config=FOREIGN)
+    policy.reset()
+    assert max(policy.evaluate(episodes=3).returns) <= 11
+    with pytest.raises(PolicyError, match="in the environments of a run only: use evaluate"):
+        policy.act(np.zeros(4, np.float32))
 
 
 def test_an_interrupted_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,13 +231,22 @@ def test_the_job_that_follows_asks_for_what_this_one_has(
     assert line.partition(" --ntasks-per-node=3 ")[2].partition(f"{tmp_path}")[0].strip() == wants
 
 
-def test_gpus_of_a_script_that_asks_by_gres_are_not_added_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "wants", "leaves"),
+    [
+        (("--gres=gpu:4",), "--gres=gpu:2 ", "--gpus"),
+        (("--gpus-per-node=4", "--gres-flags=enforce-binding"), "--gpus-per-node=2 ", "--gres"),
+    ],
+)
+def test_gpus_of_a_script_that_asks_by_gres_are_not_added_up(
+    options: tuple[str, ...], wants: str, leaves: str, tmp_path: Path
+) -> None:
     script = tmp_path / "gres.sbatch"
-    text = script_text(job_of(replace(SMALL, options=("--gres=gpu:4",))))
+    text = script_text(job_of(replace(SMALL, options=options)))
     script.write_text(text)
     asked = asked_by(script, tmp_path, **TASK, MAY="0", SIZES="TresPerNode=gres:gpu:2")
     (line,) = [line for line in asked if line.startswith("sbatch ")]
-    assert ("--gres=gpu:2 " in line, "--gpus" in line) == (True, False)
+    assert (wants in line, leaves in line) == (True, False)
 
 
 @pytest.mark.parametrize("script", _BODIES, ids=lambda path: path.name)

@@ -138,6 +138,14 @@ def test_who_can_play_is_said_of_each_option(
     assert capsys.readouterr().err.endswith(f"--against nobody is no player of {run_dir}; {those}")
 
 
+def test_which_policy_plays_another_is_said_by_its_name(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in (["--player", "main"], ["--against", "random"]):
+        assert main(["eval", str(run_dir), "--policy", "best", *option]) == 2
+        assert "--player main for the run's latest policy" in capsys.readouterr().err
+
+
 def test_a_run_that_is_no_league(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     RunLayout(run_dir).league_file.unlink()
     assert main(["league", str(run_dir)]) == 2
@@ -306,6 +314,24 @@ def test_exploitability(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_options_of_cross_play_need_it(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["league", str(run_dir), "--games", "8"]) == 2
     assert "--games is for the games of --cross-play: add that" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seed", "0"], "--seed is for the games of --cross-play: add that"),
+        (["--cross-play", "--player", "main"], "--player changes nothing with --cross-play"),
+        (["--exploitability", "--games", "8"], "--games changes nothing with --exploitability"),
+        (["--exploitability", "--random", "0"], "--random changes nothing"),
+        (["--exploitability", "--png", "a.png"], "--png changes nothing"),
+        (["--exploitability", "--player", "main"], "--player changes nothing"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["league", str(run_dir), *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_the_error_of_a_score_is_that_within_seats() -> None:

@@ -253,10 +253,56 @@ def test_a_run_whose_job_goes_on_is_not_over(
     lock.write_text(json.dumps({"host": "n1", "pid": 7}))
     os.utime(lock, (0, 0))
     monkeypatch.setattr(slurm_queue, "ask", lambda number: QueueJob(number, job))
+    answers = {"12": QueueJob("12", job)}
+    monkeypatch.setattr(
+        slurm_queue, "ask_all", lambda jobs: {number: answers[number] for number in jobs}
+    )
     assert cli.main(["report", str(run), "-o", str(tmp_path / "r.html")]) == 0
     words = words_of((tmp_path / "r.html").read_text())
     assert said in words
     assert "dead" not in words
+
+
+def test_slurm_is_asked_once_about_all_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question to one that does not answer takes seconds."""
+    for number in range(20):
+        stopped = {"state": "stopped", "exit_code": 85, "slurm": {"SLURM_JOB_ID": str(number)}}
+        make_run(tmp_path / "runs" / str(number), 0, 1, [], **stopped)
+    (tmp_path / "bin").mkdir()
+    for name in ("squeue", "scontrol", "sacct"):
+        (tmp_path / "bin" / name).write_text(
+            f"#!/bin/sh\necho {name} >> {tmp_path}/asked\nexit 1\n"
+        )
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    said = ["report", str(tmp_path / "runs"), "-o", str(tmp_path / "r.html")]
+    assert cli.main(said) == 0
+    assert (tmp_path / "asked").read_text() == "squeue\n"
+    assert words_of((tmp_path / "r.html").read_text()).count("Slurm does not answer") == 20
+
+
+@pytest.mark.parametrize(("has_script", "state"), [(1, "pending"), (0, "stopped")])
+def test_a_job_that_is_on_is_asked_about_its_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_script: int, state: str
+) -> None:
+    for number in range(2):  # of one job
+        stopped = {"state": "stopped", "exit_code": 85, "slurm": {"SLURM_JOB_ID": "12"}}
+        make_run(tmp_path / "runs" / str(number), 0, 1, [], **stopped)
+    (tmp_path / "bin").mkdir()
+    for name, says in (
+        ("squeue", "12|N/A|RUNNING|None|n1|0|"),
+        ("scontrol", f"JobId=12 JobState=RUNNING Reason=None BatchFlag={has_script}"),
+    ):
+        script = f"#!/bin/sh\necho {name} >> {tmp_path}/asked\necho '{says}'\n"
+        (tmp_path / "bin" / name).write_text(script)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    said = ["report", str(tmp_path / "runs"), "-o", str(tmp_path / "r.html")]
+    assert cli.main(said) == 0
+    assert (tmp_path / "asked").read_text() == "squeue\nscontrol\n"
+    assert words_of((tmp_path / "r.html").read_text()).count(f"{state}: <solved>") == 2
 
 
 def test_wrong_words(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

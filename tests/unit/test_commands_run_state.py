@@ -249,6 +249,28 @@ def test_a_resumed_run_belongs_to_its_new_job(
     assert status_of(layout.root, ask_of(QueueJob("14_2", "RUNNING"))).state == "running"
 
 
+@pytest.mark.parametrize(
+    ("trial", "job", "state"),
+    [
+        ("running", QueueJob("12_1", "RUNNING"), "pending"),
+        ("pruned", QueueJob("12_1", "RUNNING"), "stopped"),
+        ("running", QueueJob("13", "PENDING"), "pending"),  # that goes on with the search
+        ("pruned", QueueJob("13", "PENDING"), "stopped"),
+    ],
+)
+def test_a_trial_that_is_over_does_not_wait_for_the_job_of_its_search(
+    tmp_path: Path, trial: str, job: QueueJob, state: str
+) -> None:
+    (tmp_path / "sweep.json").write_text(json.dumps({"job": job.job_id.partition("_")[0]}))
+    (tmp_path / "trials").mkdir()
+    (tmp_path / "trials" / "000.json").write_text(json.dumps({"state": trial}))
+    layout = RunLayout(tmp_path / "000")
+    layout.root.mkdir()
+    task = {**SLURM, "SLURM_JOB_ID": "15", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1"}
+    layout.run_file.write_text(json.dumps({**REQUEUED, "slurm": task}))
+    assert status_of(layout.root, ask_of(job), job.job_id).state == state
+
+
 def test_a_copy_of_a_run_that_is_on_is_dead_and_has_no_job(
     layout: RunLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,15 @@ def test_a_guest_asks_for_no_more_than_it_needs(
     assert not [line for line in asked if line.startswith((*has_not, "nodelist", "gres"))]
 
 
+@pytest.mark.parametrize(
+    "option", [["--wait"], ["--follow"], ["--survive"], ["--collectors-max", "4"]]
+)
+def test_options_of_a_run_are_not_dropped_of_its_guests(tmp_path: Path, option: list[str]) -> None:
+    RunLayout(tmp_path).config_file.write_text('{"env": {"env_id": "CartPole-v1"}}')
+    with pytest.raises(LaunchError, match=f"{option[0]}.* not of its --guests"):
+        main([str(tmp_path), "--guests", "0-3", "--print", *option])
+
+
 def test_a_cluster_without_a_default_partition() -> None:
     assert time_problem(SlurmConfig(), PARTITIONS.replace("=YES", "=NO")) == ""
 

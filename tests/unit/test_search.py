@@ -303,6 +303,51 @@ def test_what_another_task_has_begun_is_not_left_by_this_one(tmp_path: Path) -> 
     assert make_trials(tmp_path, space, 2, "0")._unfinished == []
 
 
+def test_a_run_of_a_trial_that_is_started_again_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its state stayed that of its first end."""
+    root = tmp_path / "s"
+    trials = make_trials(root, "env.kwargs.y=int(0,15)", 1)
+    ends = [
+        ({"state": "stopped", "reason": "a rank was lost", "exit_code": 85}, 85),
+        ({"state": "running", "pid": 1, "host": "n1"}, 85),  # it was killed
+        ({"state": "failed", "reason": "ValueError", "exit_code": 1}, 1),
+    ]
+    for number, (facts, _) in enumerate(ends):
+        (root / f"{number}.json").write_text(json.dumps(facts))
+    starts = iter(enumerate(ends))
+
+    def command(*_given: object) -> list[str]:
+        number, (_, code) = next(starts)
+        copy = f"mkdir -p {root}/000; cp {root}/{number}.json {root}/000/run.json; exit {code}"
+        return ["/bin/sh", "-c", copy]
+
+    monkeypatch.setattr(here, "command_of", command)
+    assert LocalRuns(root, trials, [None]).run() == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if " after " in line]
+    assert [line.partition(" after ")[0].split()[-1] for line in lines] == [
+        "stopped", "dead", "failed"
+    ]  # fmt: skip
+
+
+class Killed(RandomSearcher):
+    """Its process is killed while it thinks."""
+
+    def ask(self, number: int) -> dict:
+        raise KeyboardInterrupt
+
+
+def test_a_trial_of_a_task_that_was_killed_while_it_asked_is_its_own(tmp_path: Path) -> None:
+    """No task went on with it."""
+    space = "env.kwargs.y=int(0,15)"
+    make_trials(tmp_path, space, 2)
+    with pytest.raises(KeyboardInterrupt):
+        Trials(tmp_path, "1", Killed(dimensions_of([space]), 0, tmp_path)).more([])
+    first, second = (make_trials(tmp_path, space, 2, worker) for worker in "01")
+    assert [first.more([]), second.more([])] == [[1], [0]]
+
+
 class Strict(RandomSearcher):
     """Ends each trial at each interval."""
 

@@ -12,7 +12,7 @@ from hpcdi.commands.options import add_runs, make_parser
 from hpcdi.commands.output_file import write_output
 from hpcdi.commands.report.page import charts_of, page_of
 from hpcdi.commands.report.runs import grouped, read_run, runs_in
-from hpcdi.commands.run_state import runs_of
+from hpcdi.commands.run_state import asked_at_once, runs_of
 from hpcdi.errors import EXIT_DONE
 from hpcdi.utils.metrics import human_bytes
 
@@ -34,7 +34,8 @@ EXIT_CODES = "exit codes: 0 written; 2 there is no such run, or the file cannot 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     options = parse(arguments)
-    groups = grouped([read_run(folder) for folder in options.runs])
+    ask = asked_at_once(options.runs)
+    groups = grouped([read_run(folder, ask) for folder in options.runs])
     page = page_of(groups, options.against)
     write_output(options.output, page)
     if options.plots is not None:

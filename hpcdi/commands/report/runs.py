@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from hpcdi.commands.run_state import axis_of, end_of, read_progress, settings_of
 from hpcdi.dataclass import dataclass
 from hpcdi.run import resume, run_folder, slurm_queue
+from hpcdi.run.slurm_queue import QueueJob
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import CurvePoint, read_curves
 from hpcdi.utils.metrics import counted
@@ -33,6 +34,7 @@ class Run:
         progress: status.json, likewise.
         settings: of config.yaml, by dotted name; empty where it cannot be read.
         curves: tag -> points.
+        ask: returns a job of the queue.
     """
 
     folder: Path
@@ -40,6 +42,7 @@ class Run:
     progress: Mapping[str, Any]
     settings: Mapping[str, Any]
     curves: Mapping[str, Sequence[CurvePoint]]
+    ask: Callable[[str], QueueJob | None] = slurm_queue.ask
 
     @property
     def name(self) -> str:
@@ -66,7 +69,7 @@ class Run:
     @cached_property
     def end(self) -> tuple[str, str]:
         """Its state, and the reason for it, by its folder and the queue, see `end_of`."""
-        return end_of(self.folder, slurm_queue.ask)
+        return end_of(self.folder, self.ask)
 
     @cached_property
     def spent(self) -> Mapping[str, float]:
@@ -115,8 +118,13 @@ class Group:
         return curves
 
 
-def read_run(folder: Path) -> Run:
-    """Returns what there is of a run; what is damaged is left out."""
+def read_run(folder: Path, ask: Callable[[str], QueueJob | None] = slurm_queue.ask) -> Run:
+    """Returns what there is of a run; what is damaged is left out.
+
+    Args:
+        folder: of the run.
+        ask: returns a job of the queue; of many runs see `asked_at_once`.
+    """
     layout = RunLayout(folder)
     return Run(
         folder,
@@ -124,6 +132,7 @@ def read_run(folder: Path) -> Run:
         read_progress(layout),
         settings_of(layout),
         read_curves(layout.curve_files()),
+        ask,
     )
 
 

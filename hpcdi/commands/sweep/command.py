@@ -118,6 +118,7 @@ exit codes: 0 submitted, or all runs are done; 1 some have failed, also of
 `status`; 2 wrong configuration or command; 85 stopped by USR2, the time limit, or what is not your
 fault (a full disk, a lost node): resume it; 130 Ctrl-C, 143 SIGTERM
 """
+_TRIALS, _SCORE, _PBT_SHARE = 50, "area", 0.2
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -155,7 +156,6 @@ def _start(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--pbt-share",
         type=number("above 0 and at most 0.5", lambda share: 0 < share <= 0.5),
-        default=0.2,
         metavar="S",
         help="of the runs that copy, and that are copied: up to 0.5 (0.2; one run at least)",
     )
@@ -165,6 +165,12 @@ def _start(arguments: Sequence[str]) -> int:
     spaces = [*(options.optuna or ()), *(options.space or ())]
     if spaces or options.search:
         return _search(parser, options, spaces)
+    for name in ("trials", "score", "prune_every", "no_prune", "seed"):
+        if getattr(options, name) is not parser.get_default(name):
+            option = name.replace("_", "-")
+            parser.error(f"--{option} is of a search: --optuna SPACE, or --search WHO")
+    if options.pbt_share is not None and options.pbt is None:
+        parser.error("--pbt-share goes with --pbt")
     _check_where(parser, options, is_population=options.pbt is not None)
     settings = [*options.setting, *settings_of(options)]
     sweep, experiments = make(
@@ -174,7 +180,7 @@ def _start(arguments: Sequence[str]) -> int:
         run_folder.check_free(Path(options.sweep_dir), "--sweep-dir")
         sweep = replace(sweep, root=Path(options.sweep_dir).absolute())
     if options.pbt:
-        population = population_of(sweep, experiments, options.pbt, options.pbt_share)
+        population = population_of(sweep, experiments, options.pbt, options.pbt_share or _PBT_SHARE)
         sweep = replace(sweep, population=population)
     slurm = compile_config(experiments[0]).config.slurm
     if options.dry_run:
@@ -195,17 +201,18 @@ def _search(
         parser.error("a search is --optuna SPACE, or --search WHO and --space SPACE")
     if options.space and not options.search and not options.optuna:
         parser.error("--space goes with --optuna or --search")
-    if options.pbt or options.array_parallelism:
+    if options.pbt or options.pbt_share or options.array_parallelism:
         parser.error("--pbt and --array-parallelism do not go with a search, which has --jobs")
     _choose_place(options)
     settings = [*options.setting, *settings_of(options)]
+    trials = options.trials or _TRIALS
     search = Search(
         options.search or "optuna",
         dimensions_of(spaces),
-        options.trials,
-        options.score,
+        trials,
+        options.score or _SCORE,
         not options.no_prune,
-        options.seed,
+        options.seed or 0,
     )
     sweep, experiment = make_search(
         options.config, settings, options.ranks, search, options.prune_every, serial=options.serial
@@ -225,13 +232,13 @@ def _search(
                 f"{short(sweep.root)} holds another sweep, or a search with other settings: choose "
                 "another --sweep-dir"
             )
-        sweep = replace(known, search=replace(search_of(known), trials=options.trials))
+        sweep = replace(known, search=replace(search_of(known), trials=trials))
         sweep.save()
         return _resume_search(sweep, options)
     run_folder.check_free(sweep.root, "--sweep-dir")
     _check_job(sweep, slurm, options)
     keep(sweep, [experiment])
-    print_lines([f"{options.trials} trials in {short(sweep.root)}"])
+    print_lines([f"{trials} trials in {short(sweep.root)}"])
     return _run_search(sweep, options)
 
 
@@ -518,23 +525,19 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--space", action="append", metavar="SPACE", help="the same, for --search")
     group.add_argument("--search", metavar="WHO", help="random, or your class, module:Class")
-    group.add_argument(
-        "--trials", type=at_least(1), default=50, metavar="N", help="how many runs (50)"
-    )
-    group.add_argument(
-        "--score", choices=tuple(SCORES), default="area", help="what is maximised (area)"
-    )
-    group.add_argument(
+    group.add_argument("--trials", type=at_least(1), metavar="N", help=f"how many runs ({_TRIALS})")
+    group.add_argument("--score", choices=tuple(SCORES), help=f"what is maximised ({_SCORE})")
+    pruning = group.add_mutually_exclusive_group()
+    pruning.add_argument(
         "--prune-every",
         type=at_least(1),
         metavar="STEPS",
         help="compare running trials so often (a tenth of the limit)",
     )
-    group.add_argument("--no-prune", action="store_true", help="no trial ends early")
+    pruning.add_argument("--no-prune", action="store_true", help="no trial ends early")
     group.add_argument(
         "--seed",
         type=at_least(0),
-        default=0,
         metavar="S",
         help="of the searcher (0); trials' own: the setting seed",
     )

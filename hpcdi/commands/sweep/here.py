@@ -280,7 +280,7 @@ class LocalRuns:
             for started in self._running.values():
                 started.process.kill()
                 started.process.wait()
-        sweep, _ = look(self._sweep)
+        sweep, _ = look(read(self._sweep.root))
         # to_start takes those whose folder a lost host still holds for another process's
         own = filter(self._supply.owns, to_start(sweep))
         waiting = sorted({*own, *self._not_done, *self._waiting})
@@ -388,7 +388,7 @@ class LocalRuns:
             del self._running[index]
             self._free.append(started.place)
             lasted = human_time(time.monotonic() - started.began)
-            sweep, statuses = look(self._sweep)
+            sweep, statuses = look(read(self._sweep.root))
             status = statuses[index]
             has_begun = self._run_file(index) != started.before
             by_machine = started.has_failed_by_machine(code, status, has_begun=has_begun)

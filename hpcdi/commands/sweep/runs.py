@@ -485,7 +485,7 @@ def trial_file(root: Path, index: int) -> Path:
 
 
 def read_trial(root: Path, index: int) -> dict[str, Any]:
-    """Returns what a trial's file says; empty: it has been taken, but has no settings yet."""
+    """Returns what a trial's file says: at first who has taken it, without settings."""
     return read_json(trial_file(root, index))
 
 

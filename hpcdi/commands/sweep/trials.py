@@ -319,7 +319,8 @@ class Trials:
         taken = len(list(folder.glob("*.json")))
         while taken < self._search.trials:
             try:
-                trial_file(self._root, taken).open("x").close()
+                with trial_file(self._root, taken).open("x") as file:
+                    json.dump({"worker": self._worker}, file)  # it may be killed while it asks
             except FileExistsError:
                 taken += 1
             else:
