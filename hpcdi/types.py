@@ -140,6 +140,12 @@ class SequenceRule:
         count = int(self.counts(np.array(self.item_len)))
         return max(self.stride, (self.item_len + 1) / count)
 
+    @property
+    def most_rows(self) -> int:
+        """Rows of one in the worst items: which have it alone, with the row behind them."""
+        length = self.stride + self.burn_in
+        return min(length, self.item_len or length) + 1
+
     def counts(self, item_len: Array) -> Array:
         """Returns how many begin in items, int64, of so many transitions; in each at least one."""
         lengths = item_len.astype(np.int64)

@@ -126,12 +126,13 @@ class MpiLink:
         encoded = encode(message)
         if rank in self._lost:
             return
+        requests: list[MPI.Request] = []
         try:
-            requests = [self._comm.Isend([encoded.head, MPI.BYTE], rank, _TAG_HEAD)]
-            requests += [
-                self._comm.Isend([frame, MPI.BYTE], rank, _TAG_FRAME) for frame in encoded.frames
-            ]
+            requests.append(self._comm.Isend([encoded.head, MPI.BYTE], rank, _TAG_HEAD))
+            for frame in encoded.frames:
+                requests.append(self._comm.Isend([frame, MPI.BYTE], rank, _TAG_FRAME))
         except MPI.Exception as error:
+            self._abandoned.append((requests, encoded))
             self._acknowledge(error)
         else:
             self._outgoing.setdefault(rank, deque()).append((requests, encoded))

@@ -518,12 +518,17 @@ class PolicyConfig(ComponentConfig):
         return buffer
 
     @property
+    def item_rule(self) -> SequenceRule:
+        """What an item of the replay buffer is, and how long the items of blocks are."""
+        item_len = self.collect.n_sample
+        return dataclasses.replace(self.sequence, burn_in=self.burn_in, item_len=item_len)
+
+    @property
     def warm_up(self) -> int:
         """Transitions before learning begins."""
         buffer = self.other.replay_buffer
         items = buffer.min_fill if isinstance(buffer, AdvancedBufferConfig) else 0
-        length = self.collect.n_sample
-        rule = dataclasses.replace(self.sequence, burn_in=self.burn_in, item_len=length)
+        rule, length = self.item_rule, self.collect.n_sample
         # of an item's rows one is no transition
         apart = max(rule.stride, rule.apart * length / (length + 1))
         return max(self.random_collect_size, int((items - 1) * apart) + 1)

@@ -68,8 +68,8 @@ class LeagueView:
             return
         began = time.monotonic()
         shown = shown_of(league, env_steps, learners)
-        or_warn("league.json", lambda: write_json(self._path, shown, fsync=False))
         self._due = now + max(_EVERY_S, (time.monotonic() - began) / _SHARE)
+        or_warn("league.json", lambda: write_json(self._path, shown, fsync=False))
         if self._curves is None or not shown["payoff"]:
             return
         scalars = {"frozen": len(league.frozen()), "games": shown["games"]}

@@ -26,7 +26,6 @@ from hpcdi.replay.partition import (
     item_count,
     on_policy_buffer,
 )
-from hpcdi.replay.placer import rule_of
 from hpcdi.replay.ratio import ReplayRatio, replay_ratio_of
 from hpcdi.types import GIVEN, ScalarWriter, SequenceRule, collector_of
 
@@ -174,7 +173,8 @@ class ReplayManager:
         """Hand a dead learner's blocks to the others; returns orders to read them, by rank.
 
         The others take as many of its newest blocks as fit without evicting a block: where all
-        buffers are full, one learner's share of the data is as good as another's.
+        buffers are full, one learner's share of the data is as good as another's. Without others
+        they wait for those of a resumed run.
         """
         part = self.partitions.pop(rank, None)
         if part is None:
@@ -186,7 +186,7 @@ class ReplayManager:
         self._lost_skipped += part.backlog.dropped
         for block_id, transitions in part.read_blocks.items():
             self._note_counted(block_id, transitions)
-        free_items = self.capacity() - self.count()
+        free_items = self.capacity() - self.count() if self.partitions else EARLY_ITEMS
         taken, released = list[BlockReady](), part.release_blocks()
         self._freed += part.take_freed()
         for ready in reversed(released):
@@ -400,11 +400,11 @@ class ReplayManager:
         self.items_admitted = int(state["admitted"])
         self.steps_admitted = int(state["steps"])
         self.take_published(published or {})
-        here = {ready.block_id: ready.transitions for ready in self._published.values()}
-        ids = [int(block_id) for block_id in state.get("counted", ())]
-        counts = state.get("counted_transitions", [here.get(block_id, 0) for block_id in ids])
-        counted = zip(ids, map(int, counts), strict=True)
-        self._counted = {block_id: count for block_id, count in counted if block_id in here}
+        here = {ready.block_id for ready in self._published.values()}
+        counts = zip(
+            map(int, state["counted"]), map(int, state["counted_transitions"]), strict=True
+        )
+        self._counted = {block_id: count for block_id, count in counts if block_id in here}
 
     def take_published(self, published: Mapping[str, BlockReady]) -> None:
         """Take the blocks of earlier starts of the run, before learners start; see `open`.
@@ -471,4 +471,4 @@ def create_replay(
 
     ratio = replay_ratio_of(config, collectors, learners, in_turns=in_turns)
     block_bytes = config.system.storage.block_bytes
-    return ReplayManager(make_buffer, block_bytes, kind, ratio, rule_of(policy))
+    return ReplayManager(make_buffer, block_bytes, kind, ratio, policy.item_rule)

@@ -68,7 +68,8 @@ def make_placer(
     size = buffer.capacity
     full_block = block_rows(block_bytes, first.shard.row_bytes(), size)
     rows_per_item = max(rule.apart, first.shard.rows / max(item_count(first, rule), 1))
-    return RowPlacer(ring_rows(size, full_block, rows_per_item, buffer.min_fill))
+    rows = ring_rows(size, full_block, rows_per_item, buffer.min_fill, rule.most_rows)
+    return RowPlacer(rows)
 
 
 def item_count(ready: BlockReady, rule: SequenceRule) -> int:

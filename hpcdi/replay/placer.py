@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Iterable
 
-from hpcdi.config.policy import PolicyConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import BufferContractError
-from hpcdi.types import SequenceRule
 
 RING_SLACK = 1.25
 """Ring rows per item: covers rows that are no transitions, and the gap where the ring wraps."""
 
 
-def rule_of(policy: PolicyConfig) -> SequenceRule:
-    """Returns what an item of a policy's replay buffer is, and how long the items of blocks are."""
-    item_len = policy.collect.n_sample
-    return dataclasses.replace(policy.sequence, burn_in=policy.burn_in, item_len=item_len)
-
-
-SHORTEST = 2
-"""Ring rows of an item that is a transition alone, with the row behind it."""
-
-
 def ring_rows(
-    partition_size: int, full_block: int, rows_per_item: float = 1.0, min_fill: int = 0
+    partition_size: int,
+    full_block: int,
+    rows_per_item: float = 1.0,
+    min_fill: int = 0,
+    most_rows: int = 2,
 ) -> int:
     """Rows of the ring for `partition_size` items, in blocks of up to `full_block` rows.
 
-    `rows_per_item` is measured on the first block: up to `SHORTEST`, where items are single
-    transitions; of sequences it is at least `SequenceRule.apart`. There is room for `min_fill`
-    items however short those of later blocks are.
+    `rows_per_item` is measured on the first block: up to 2, where items are single transitions; of
+    sequences it is at least `SequenceRule.apart`. There is room for `min_fill` items however long
+    those of later blocks are: up to `SequenceRule.most_rows` rows for each.
     """
     slack = max(RING_SLACK, rows_per_item + 0.05)
-    shortest = max(SHORTEST, rows_per_item)
-    return int(max(partition_size * slack, min_fill * shortest)) + 2 * full_block
+    worst = max(most_rows, rows_per_item)
+    return int(max(partition_size * slack, min_fill * worst)) + 2 * full_block
 
 
 @dataclass(frozen=True)

@@ -414,6 +414,7 @@ class EarlyStop(Callback):
         self, evaluations: int = USUAL_PATIENCE, least: float = 0.0, *, after_rise: bool = False
     ) -> None:
         self._patience, self._least = evaluations, least
+        self._after_rise = after_rise
         self._best, self._in_vain, self._has_risen = -math.inf, 0, not after_rise
         self._untrained: list[float] = []  # returns
         self._first: tuple[float, float] | None = None  # mean, and its squared standard error
@@ -423,7 +424,7 @@ class EarlyStop(Callback):
         """Forget the returns before a restart that is with other evaluations."""
         before, self._evaluates_as = self._evaluates_as, evaluates_as(context.config)
         if before not in ("", self._evaluates_as):
-            self._best, self._in_vain = -math.inf, 0
+            self._best, self._in_vain, self._has_risen = -math.inf, 0, not self._after_rise
             self._untrained, self._first = [], None
 
     def on_episode(self, context: Context, info: Mapping[str, float]) -> None:  # noqa: ARG002

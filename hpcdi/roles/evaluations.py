@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hpcdi.config.compiled import FREE_OF_ENV, checksum
+from hpcdi.config.env import EnvConfig
 from hpcdi.config.fields import to_mapping, without
 from hpcdi.config.schema import ExperimentConfig
 
@@ -16,19 +19,37 @@ def evaluates_as(config: ExperimentConfig) -> str:
 
     Settings that are as by default are not in it: a later version has more of them.
     """
-    from hpcdi.env.create import of_evaluations  # imports gymnasium, which learners do without
-
     env, commander, evaluation = config.env, config.policy.other.commander, config.policy.eval
     free = (*FREE_OF_ENV, *_OF_COLLECTING, *_OF_PLACES)
-    by_default = to_mapping(type(env)())
+    by_default = {
+        one.name: to_mapping(
+            one.default_factory() if callable(one.default_factory) else one.default
+        )
+        for one in dataclasses.fields(env)
+    }
     settings = (
         env.type,
         {
             name: value
-            for name, value in without(to_mapping(of_evaluations(env)), free).items()
+            for name, value in without(to_mapping(_seen(env)), free).items()
             if value != by_default[name]
         },
         (evaluation.sample, evaluation.max_steps),
         getattr(commander, "evaluate_against", ""),
     )
     return checksum(settings)
+
+
+def _seen(env: EnvConfig) -> EnvConfig:
+    """Returns the settings of the environments of evaluations, without a user's code.
+
+    A wrapper of the user's own may be heavy, and rank 0 steps no environment: one that only changes
+    rewards, which evaluations do without, counts as any other.
+    """
+    wrappers = getattr(env, "wrappers", ())
+    names = [each if isinstance(each, str) else str(each.get("type")) for each in wrappers]
+    if not names or any(":" in name for name in names):
+        return env.for_evaluation()
+    from hpcdi.env.create import of_evaluations  # imports gymnasium, which has these wrappers
+
+    return of_evaluations(env)

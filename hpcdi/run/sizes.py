@@ -102,12 +102,12 @@ def memory_of(role: str, config: ExperimentConfig, row_bytes: int) -> float:
 
 def _ring_bytes(config: ExperimentConfig, row_bytes: int, learners: int) -> int:
     """Returns the bytes of the rows of each of the learners that share a buffer."""
-    from hpcdi.replay.placer import ring_rows, rule_of
+    from hpcdi.replay.placer import ring_rows
 
     buffer = config.policy.buffer
     size, min_fill = (n // learners for n in (buffer.replay_buffer_size, buffer.min_fill))
-    rows_per_item = rule_of(config.policy).apart
-    return ring_rows(size, full_block(config, row_bytes), rows_per_item, min_fill) * row_bytes
+    rule, block = config.policy.item_rule, full_block(config, row_bytes)
+    return ring_rows(size, block, rule.apart, min_fill, rule.most_rows) * row_bytes
 
 
 def too_many_files(config: ExperimentConfig) -> list[Problem]:
@@ -141,8 +141,6 @@ def _ever_stored(config: ExperimentConfig) -> float:
 
 def does_not_fit(config: ExperimentConfig, spaces: Spaces) -> list[Problem]:
     """Returns the problem of a replay buffer that is larger than the free memory of this host."""
-    from hpcdi.replay.placer import rule_of
-
     row_bytes, groups = row_size(config, spaces), _groups(config)
     ever = _ever_stored(config) * row_bytes
     whole, learners = memory_of("learner", config, row_bytes), sum(groups)
@@ -153,7 +151,7 @@ def does_not_fit(config: ExperimentConfig, spaces: Spaces) -> list[Problem]:
         needed = whole
     elif not free or of_all <= free:
         return []
-    item_bytes = row_bytes * rule_of(config.policy).apart
+    item_bytes = row_bytes * config.policy.item_rule.apart
     fits = int(free / learners / item_bytes / 2) * learners // len(groups)
     items = "transitions" if item_bytes == row_bytes else "sequences"
     each = "the learner" if learners == 1 else f"each of {learners} learners"

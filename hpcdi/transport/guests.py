@@ -191,6 +191,8 @@ class GuestHost:
     def _read(self, rank: int, guest: _Guest) -> list[tuple[int, Message]]:
         """Returns what a guest has sent; after its last message it is forgotten."""
         arrived: list[tuple[int, Message]] = []
+        if not guest.patience_s:  # it is lost: `_check_beat` moves its folder, as soon as it can
+            return arrived
         try:
             for message in guest.inbox.take():
                 if guest.admits(message):

@@ -6,6 +6,8 @@ the names of HDF5 groups and datasets.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import math
 import numbers
@@ -66,18 +68,23 @@ def unflatten(flat: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
     if not any(separator in path for path in flat):
         return dict(flat)
     tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        *parents, leaf = path.split(separator)
-        node, above = tree, ""
+    for (parents, leaf), value in zip(_places(tuple(flat), separator), flat.values(), strict=True):
+        node = tree
         for name in parents:
-            above += name
-            if above in flat:
-                node, leaf = tree, path
-                break
             node = node.setdefault(name, {})
-            above += separator
         node[leaf] = value
     return tree
+
+
+@functools.lru_cache(maxsize=64)
+def _places(paths: tuple[str, ...], separator: str) -> list[tuple[list[str], str]]:
+    """Returns for each path the keys of the mappings around its value, and its own key."""
+    known, places = set(paths), list[tuple[list[str], str]]()
+    for path in paths:
+        *parents, leaf = path.split(separator)
+        above = itertools.accumulate(parents, lambda one, two: f"{one}{separator}{two}")
+        places.append(([], path) if known.intersection(above) else (parents, leaf))
+    return places
 
 
 def stack_columns(items: Iterable[Mapping[str, Any]], prefix: str = "") -> Columns:

@@ -339,19 +339,6 @@ def test_early_stop_waits_for_a_better_evaluation() -> None:
 def test_early_stop_forgets_returns_of_other_evaluations(*, is_other: bool) -> None:
     """A run that went on in a harder environment ended before it had learnt anything there."""
 
-    def started(state: Mapping[str, Any] | None, **env: Any) -> tuple[Context, EarlyStop]:
-        config = compile_config({"env": {"env_id": "x", **env}}).config
-        context, stop = Context(config, 0, "coordinator", None), EarlyStop(evaluations=2)
-        if state is not None:
-            stop.load_state_dict(state)
-        stop.on_start(context)
-        return context, stop
-
-    def evaluated(context: Context, stop: EarlyStop, *means: float) -> list[str]:
-        for mean in means:
-            stop.on_evaluation(context, Evaluation(mean, 0.0, mean, mean, 1, 1, 1))
-        return context.asks
-
     context, stop = started(None)
     assert evaluated(context, stop, 5.0, 4.0) == []
     state = dict(stop.state_dict())
@@ -359,6 +346,32 @@ def test_early_stop_forgets_returns_of_other_evaluations(*, is_other: bool) -> N
     assert bool(evaluated(*started(state, **changed), 1.0, 2.0)) is not is_other
     del state["evaluates_as"]  # of an earlier version
     assert evaluated(*started(state, **changed), 1.0, 2.0)
+
+
+def test_early_stop_waits_for_a_rise_again_in_another_environment() -> None:
+    context, stop = started(None, after_rise=True)
+    assert evaluated(context, stop, 1.0, 1.0, 5.0) == []
+    again = started(stop.state_dict(), after_rise=True, kwargs={"hard": True})
+    assert evaluated(*again, 0.0, 0.0, 0.0, 0.0) == []
+
+
+def started(
+    state: Mapping[str, Any] | None, *, after_rise: bool = False, **env: Any
+) -> tuple[Context, EarlyStop]:
+    """An early stop after two evaluations in vain, of a run that begins or, by a state, goes on."""
+    config = compile_config({"env": {"env_id": "x", **env}}).config
+    context, stop = Context(config, 0, "coordinator", None), EarlyStop(2, after_rise=after_rise)
+    if state is not None:
+        stop.load_state_dict(state)
+    stop.on_start(context)
+    return context, stop
+
+
+def evaluated(context: Context, stop: EarlyStop, *means: float) -> list[str]:
+    """What it asks for after evaluations of these means."""
+    for mean in means:
+        stop.on_evaluation(context, Evaluation(mean, 0.0, mean, mean, 1, 1, 1))
+    return context.asks
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,14 @@ def test_drawing_begins_though_items_become_as_short_as_they_can_be() -> None:
     assert serve(partition) is not None, partition.blocked
 
 
+def test_a_ring_has_room_for_sequences_of_the_worst_items() -> None:
+    rule = SequenceRule(length=40, stride=20, ahead=5, burn_in=10, item_len=80)
+    assert rule.most_rows == 31
+    assert rule.counts(np.array([30, 31])).tolist() == [1, 2]
+    assert SequenceRule().most_rows == 2
+    assert ring_rows(1000, 250, rule.apart, 900, rule.most_rows) >= 900 * 31
+
+
 def test_place_orders_consecutive_rows_of_one_ring() -> None:
     partition = make_partition()
     first, second = partition.place(block(1, [5, 5])), partition.place(block(2, [6]))

@@ -67,16 +67,19 @@ def test_what_is_first_is_little_and_begins_with_the_return() -> None:
 
 
 def test_all_are_over_environment_steps(tmp_path: Path) -> None:
+    """Seconds were taken for environment steps, and moved other curves to them."""
     writer = TensorBoardWriter(tmp_path)
     curves = RunCurves(writer)
     curves.add_scalar("buffer_rank1_iter/use_avg", 1.0, 7)  # of a restart: nobody knows where
     curves.add_scalar("perf/policy_lag", 2.0, 500)
+    curves.add_scalar("buffer_rank1_sec/push_count", 7.0, 3600)
     curves.add_scalar("buffer_rank1_iter/use_avg", 3.0, 8)
     curves.add_scalar("evaluator_step/info/per_iter/x", 4.0, 400)
     writer.close()
     events = EventAccumulator(str(tmp_path)).Reload()
     points = [(p.step, p.value) for p in events.Scalars("detail/buffer_rank1/use_avg")]
     assert points == [(500, 3.0)]
+    assert [p.step for p in events.Scalars("detail/buffer_rank1/push_count")] == [500]
     (point,) = events.Scalars("info/evaluation_per_iter/x")
     assert (point.step, point.value) == (400, 4.0)
 

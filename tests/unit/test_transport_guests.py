@@ -328,6 +328,26 @@ def test_a_guest_is_not_lost_before_it_can_write_no_more(
     assert left == [EXIT_REQUEUE]
 
 
+def test_a_guest_that_cannot_be_sent_away_is_told_of_once(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line at each look filled rank 0's log while a file system was away."""
+
+    def fails(path: Path, target: Path) -> Path:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    ends.guest.send(0, READY)
+    ends.at_host()
+    file = ends.layout.guests_dir / f"rank{GUEST}" / "to_run.000001"
+    file.write_bytes(file.read_bytes() + b"x" * 100)
+    with monkeypatch.context() as away:
+        away.setattr(Path, "rename", fails)
+        for _ in range(3):
+            assert ends.at_host() == []
+    assert ends.at_host() == [(GUEST, RankLost())]
+    assert caplog.text.count("is sent away") == 1
+
+
 def test_a_guest_that_ends_is_waited_for_no_longer_than_it_lives(ends: Ends) -> None:
     ends.guest.send(0, READY)
     ends.host._timeout_s = 1e3

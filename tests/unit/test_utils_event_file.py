@@ -147,6 +147,14 @@ def test_each_curve_of_a_chart_keeps_its_point_at_the_checkpoint(tmp_path: Path)
         assert drawn == [(step, factor * step) for step in range(4)]
 
 
+def test_curves_of_a_buffer_are_cut_by_iterations(tmp_path: Path) -> None:
+    with TensorBoardWriter(tmp_path) as writer:
+        for step in (50, 150, 250):
+            writer.add_scalar("buffer_rank1_iter/use_avg", 1.0, step)
+    drop_events_after(tmp_path, 100, 200)
+    assert [step for step, _ in curve(tmp_path, "buffer_rank1_iter/use_avg")] == [50, 150]
+
+
 def test_curves_of_a_rank_of_its_own_are_cut_by_iterations(tmp_path: Path) -> None:
     own, of_rank_0 = "detail/callbacks/x_rank2", "detail/callbacks/y_rank2"
     direct = "detail/x_rank2"  # by Context.add_scalar

@@ -47,7 +47,7 @@ OVERVIEW: Mapping[str, Sequence[str]] = {
 _PART = re.compile(
     r"(?:(?P<group>[^/]+)_)?(?P<part>collector|evaluator|learner)_(?P<axis>iter|step)/"
 )
-_OVER_ITERATIONS = re.compile(r"^([^/]+)_iter/")
+_OVER_OTHERS = re.compile(r"^([^/]+)_(?:iter|sec)/")  # train iterations, or seconds
 _OF_PLAYERS = {f"curves/{name}" for tag, name in FIRST.items() if _PART.match(tag)}
 _PARTS = ("collector", "evaluator", "learner")
 
@@ -72,8 +72,8 @@ class DingCurves:
 class RunCurves:
     """Takes a run's curves under the predecessor's tags, and writes them under those of people.
 
-    Curves over train iterations alone are drawn over the environment steps of that time, as soon as
-    these are known; of those over both, the one over environment steps.
+    Curves over train iterations or seconds alone are drawn over the environment steps of that time,
+    as soon as these are known; of those over both, the one over environment steps.
 
     Args:
         writer: takes them.
@@ -88,7 +88,7 @@ class RunCurves:
         name = shown_name(tag)
         if name is None:
             return
-        if not _OVER_ITERATIONS.search(tag):
+        if not _OVER_OTHERS.search(tag):
             self._env_steps = max(self._env_steps or 0, step)
         elif self._env_steps is None:
             return
@@ -102,7 +102,7 @@ def shown_name(tag: str) -> str | None:
     part = _PART.match(tag)
     if part is None:
         first = FIRST.get(tag)
-        return f"curves/{first}" if first else "detail/" + _OVER_ITERATIONS.sub(r"\1/", tag)
+        return f"curves/{first}" if first else "detail/" + _OVER_OTHERS.sub(r"\1/", tag)
     if part["axis"] == "iter":
         return None
     group, name = part["group"], tag[part.end() :]
