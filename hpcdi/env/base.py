@@ -67,13 +67,19 @@ class EnvType(Configurable):
         """
         if not cls.is_vector(cfg):
             return make_numbered(partial(cls.make_single, cfg), 0, cfg.manager.folder)
+        others = {cfg.evaluator_env_num} if cls.is_vector(cfg, evaluate=True) else set()
+        others.discard(cfg.collector_env_num)
         try:
             return cls.make_vector(cfg, 1)
         except Exception as error:  # whatever a vector raises
+            if 1 in {cfg.collector_env_num, *others}:  # a run has it so
+                raise
             of_one = error
+        from hpcdi.env.in_process import close_or_warn  # which knows this module
+
         try:
-            if cls.is_vector(cfg, evaluate=True):
-                cls.make_vector(cfg, cfg.evaluator_env_num).close()
+            for env_num in others:
+                close_or_warn(cls.make_vector(cfg, env_num))
             return cls.make_vector(cfg, cfg.collector_env_num)
         except ConfigError:
             raise of_one from None

@@ -107,8 +107,9 @@ class GymnasiumEnv(EnvType):
             if not is_free:
                 wrong += "; set it to sync, for single ones" * cls.has_single(cfg)
                 raise ConfigError([Problem("env.vectorization", wrong)])
+        singles = cls._made_together(dataclasses.replace(cfg, vectorization="sync"), env_num)
         LOGGER.info("%s; single ones are taken (env.vectorization: sync)", wrong)
-        return cls._made_together(dataclasses.replace(cfg, vectorization="sync"), env_num)
+        return singles
 
     @classmethod
     def _difference(cls, cfg: GymnasiumConfig, env: VectorEnv[Any, Any, Any]) -> str:

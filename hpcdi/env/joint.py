@@ -23,7 +23,7 @@ class JointEnv:
     """An environment whose spaces are a Tuple or a Dict with a part for each player.
 
     Its observations and rewards are, too; ends and infos are, or are one for all. A player that
-    has ended acts no more: a blank action is given in its place.
+    has ended acts no more: a blank action is given in its place, for which nothing is paid.
 
     Args:
         env: a `gymnasium.Env`.
@@ -78,16 +78,17 @@ class JointEnv:
             self._ends(what, end)
             for what, end in zip(("terminated", "truncated"), ends, strict=True)
         )
-        acted, seen = self.agents, self._of_each("observations", seen)
+        acted = self.agents
+        seen, rewards = (
+            {name: own for name, own in self._of_each(what, of_all).items() if name in acted}
+            for what, of_all in (("observations", seen), ("rewards", rewards))
+        )
         self.agents = [
             name
             for name in acted
             if not (terminations.get(name, False) or truncations.get(name, False))
         ]
-        return (
-            {name: own for name, own in seen.items() if name in acted},
-            self._of_each("rewards", rewards), terminations, truncations, self._infos(info),
-        )  # fmt: skip
+        return seen, rewards, terminations, truncations, self._infos(info)
 
     def _of_each(self, what: str, value: Any) -> dict[Any, Any]:
         """Returns players' parts of a value by name; a mapping may lack some."""
@@ -103,11 +104,15 @@ class JointEnv:
             raise EnvValueError(f"{said} players") from error
 
     def _ends(self, what: str, value: Any) -> dict[Any, bool]:
+        """Returns whether each player's episode has ended; "__all__" says that all have."""
+        if isinstance(value, Mapping) and truth_of(value.get("__all__", False), f"{what} of all"):
+            value = True
         is_one = np.ndim(value) == 0 and not isinstance(value, Mapping)
         each = dict.fromkeys(self._keys, value) if is_one else self._of_each(what, value)
         return {name: truth_of(end, f"{what} of player {name}") for name, end in each.items()}
 
     def _infos(self, info: Any) -> dict[Any, Any]:
+        info = {} if info is None else info
         is_each = isinstance(info, list | tuple) or {*info} >= {*self._keys.values()}
         return self._of_each("infos", info) if is_each else dict.fromkeys(self._keys, info)
 

@@ -41,8 +41,12 @@ def as_gymnasium(env: Any) -> Any:
         )
     spaces = (getattr(env, name, None) for name in ("observation_space", "action_space"))
     are_foreign = any(space is not space_of(space) for space in spaces)
-    is_new = _takes(env, "seed") and _takes(env, "options")
-    return env if is_new and not are_foreign else OldEnv(env)
+    return env if resets_anew(env) and not are_foreign else OldEnv(env)
+
+
+def resets_anew(env: Any) -> bool:
+    """Returns whether an environment's `reset` is of gymnasium's API: with a seed and options."""
+    return _takes(env, "seed") and _takes(env, "options")
 
 
 def made_by(entry: Any, **kwargs: Any) -> Any:

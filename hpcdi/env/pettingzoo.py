@@ -35,7 +35,7 @@ from hpcdi.env.contract import (
 )
 from hpcdi.env.gymnasium import cannot_make, errors_of_making
 from hpcdi.env.joint import JointEnv
-from hpcdi.env.old_gym import space_of
+from hpcdi.env.old_gym import resets_anew, space_of
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array
 from hpcdi.utils.registry import import_module
@@ -429,10 +429,6 @@ class TurnBattle(BattleEnv):
         return self._observed(name, env.observe(name), env.infos.get(name), acts=acts)
 
 
-_COUNTS = ("agent_num", "player_num")
-"""What says how many players an environment of the seeds' kind has."""
-
-
 class ForeignBattle:
     """A battle environment of the seeds' kind: ``reset() -> obs``, ``step(actions) -> timestep``.
 
@@ -534,6 +530,6 @@ def as_battle(env: object) -> Any:
         return TurnBattle(env) if hasattr(env, "agent_iter") else ParallelBattle(env)
     if isinstance(getattr(env, "agents", None), int):
         return env
-    if isinstance(env, gymnasium.Env) and not any(hasattr(env, name) for name in _COUNTS):
+    if isinstance(env, gymnasium.Env) and resets_anew(env):  # the seeds' takes no seed
         return ParallelBattle(JointEnv(env))
     return ForeignBattle(env)

@@ -26,7 +26,7 @@ from gymnasium import spaces
 
 from hpcdi.config.env import PettingZooConfig, TeamEnvConfig
 from hpcdi.env.base import EnvType
-from hpcdi.env.contract import MaskLayout, blank_of, split_mask
+from hpcdi.env.contract import MaskLayout, blank_of, described, split_mask
 from hpcdi.env.pettingzoo import TurnBattle, made_battle, spaces_of_each
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK
@@ -172,10 +172,15 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
             masks: name -> mask of legal actions, of those whose observation does not have it.
 
         Raises:
-            EnvValueError: there is no such player, or its mask is missing, or not of its actions.
+            EnvValueError: they are no mapping; or there is no such player, or its mask is missing,
+                or not of its actions.
         """
+        known = ", ".join(map(str, self.names))
+        if not isinstance(players, Mapping):
+            raise EnvValueError(
+                f"{described(players)}: give a dict, player -> observation: {known}"
+            )
         if unknown := [name for name in players if name not in self.names]:
-            known = ", ".join(map(str, self.names))
             raise EnvValueError(f"{unknown[0]!r} is no player; there are {known}")
         if masks is not None and not any(self._is_masked):
             raise EnvValueError("the environment has no masks of actions, and one is given")

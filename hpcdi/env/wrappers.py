@@ -21,6 +21,7 @@ from gymnasium import wrappers as of_gymnasium
 from hpcdi.env.contract import (
     MaskLayout,
     Space,
+    children_of,
     number_of,
     numbers_in,
     parts_of_reset,
@@ -77,35 +78,55 @@ class AsFloats(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Whole numbers as float32, times `scale`: networks divide bytes by 255, and these not.
 
     Args:
-        env: its observations are of a Box, or of a Dict, whose Boxes of whole numbers change.
+        env: its observations are of a Box, or of a Dict or Tuple, whose Boxes of whole numbers
+            change, however deep they lie.
         scale: of the numbers.
+
+    Raises:
+        ValueError: there are none.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], scale: float = 1.0) -> None:
         super().__init__(env)
         self._scale = scale
-        space: Any = env.observation_space
-        self._keys = [
-            key
-            for key, part in (space.spaces.items() if isinstance(space, spaces.Dict) else ())
-            if isinstance(part, spaces.Box) and part.dtype.kind in "iu" and key != ACTION_MASK
-        ]
-        self.observation_space = (
-            spaces.Dict(space.spaces | {key: self._floats(space[key]) for key in self._keys})
-            if isinstance(space, spaces.Dict)
-            else self._floats(space)
-        )
+        space = env.observation_space
+        is_bare = isinstance(space, spaces.Box)  # one of floats is scaled, too
+        made, change = self._scaling(space) if is_bare else self._changed(space)
+        if change is None:
+            raise ValueError(f"there is no Box of whole numbers in {space}")
+        self.observation_space, self._change = made, change
 
-    def _floats(self, space: Any) -> spaces.Box:
+    def _changed(self, space: Any) -> tuple[Any, Callable[[Any], Any] | None]:
+        """Returns the space of the scaled values, and what scales one; None: nothing changes."""
+        children = children_of(space)
+        if children is None:
+            is_whole = isinstance(space, spaces.Box) and space.dtype.kind in "iu"
+            return self._scaling(space) if is_whole else (space, None)
+        parts, changes = dict(children), {}
+        for key, child in children:
+            made, change = self._changed(child)
+            if change is not None and key != ACTION_MASK:
+                parts[key], changes[key] = made, change
+        if not changes:
+            return space, None
+
+        def each(value: Any) -> dict[Any, Any]:
+            own = dict(value if isinstance(value, Mapping) else enumerate(value))
+            return own | {key: change(own[key]) for key, change in changes.items()}
+
+        if isinstance(space, spaces.Tuple):
+            return spaces.Tuple(parts.values()), lambda value: tuple(each(value).values())
+        return spaces.Dict(parts), each
+
+    def _scaling(self, space: Any) -> tuple[spaces.Box, Callable[[Any], Array]]:
         limits = np.stack([space.low, space.high]).astype(np.float64)
         low, high = sorted(self._scale * limits, key=np.sum)
-        return spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
+        made = spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
+        return made, self._scaled
 
     def observation(self, observation: Any) -> Any:
         """The numbers, scaled."""
-        if isinstance(self.observation_space, spaces.Dict):
-            return {**observation, **{key: self._scaled(observation[key]) for key in self._keys}}
-        return self._scaled(observation)
+        return self._change(observation)
 
     def _scaled(self, numbers: Any) -> Array:
         return np.asarray(numbers, np.float32) * np.float32(self._scale)

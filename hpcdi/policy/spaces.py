@@ -380,10 +380,15 @@ def _action_problems(model: ModelConfig, found: dict[str, Any]) -> Iterator[Prob
 
 
 def _as_seen(cfg: TorchPolicyConfig, spaces: Spaces) -> tuple[Leaf, ...]:
-    """The arrays that a network gets: those that are normalised before are float32 to it."""
+    """The arrays that a network gets: those that are normalised before are float32 to it.
+
+    Those of hpcdi ask for bytes alone, and policies by dicts take other whole numbers as they are.
+    """
     return tuple(
         dataclasses.replace(leaf, dtype="float32", high=())
-        if cfg.normalize.observation and is_normalised(leaf)
+        if cfg.normalize.observation
+        and is_normalised(leaf)
+        and (cfg.model.type or leaf.dtype == "uint8")
         else leaf
         for leaf in spaces.observation
     )

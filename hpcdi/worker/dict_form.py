@@ -15,6 +15,7 @@ from hpcdi.env.contract import pick
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import CollectMode, EvalMode, LearnMode, Policy, TrainColumns
 from hpcdi.policy.exploration import RandomActor
+from hpcdi.policy.spaces import is_normalised
 from hpcdi.store.rows import SEQUENCE_LEN
 from hpcdi.types import ACTION_MASK, NUMBERS, Array, Columns, Settings, Spaces, Transition
 from hpcdi.utils.nested import flatten, share_tensors, split_columns, stack_columns
@@ -75,13 +76,19 @@ class DictForm:
         ...}``: actions whose mask is not 0 are legal.
         """
         inner = [unmasked(obs) for obs in values]
-        leaves = [leaf for leaf in self._policy.get_attribute("cfg").model.obs_leaves if leaf.name]
+        cfg = self._policy.get_attribute("cfg")
+        leaves = [leaf for leaf in cfg.model.obs_leaves if leaf.name]
         columns: Columns = {} if leaves else {"observation": np.array(inner)}
         for leaf in leaves:
-            parts = [np.asarray(pick(obs, leaf.name.split("/"))) for obs in inner]
-            columns[leaf.column("observation")] = np.array(parts).astype(leaf.dtype, copy=False)
+            column = np.array([np.asarray(pick(obs, leaf.name.split("/"))) for obs in inner])
+            # whole numbers that are normalised stay as they are until their mean is subtracted
+            if not (
+                cfg.normalize.observation and column.dtype.kind in "iu" and is_normalised(leaf)
+            ):
+                column = column.astype(leaf.dtype, copy=False)
+            columns[leaf.column("observation")] = column
         if isinstance(values[0], Mapping) and ACTION_MASK in values[0]:
-            if not self._policy.get_attribute("cfg").TAKES_MASKS:
+            if not cfg.TAKES_MASKS:
                 name = type(self._policy).__name__
                 raise PolicyError(f"{name} knows no action masks; DQN and PPO do")
             columns[ACTION_MASK] = np.array([obs[ACTION_MASK] for obs in values]) != 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fakes.ending_stage import ends
 from fakes.planted_envs import Right
@@ -20,6 +21,7 @@ from hpcdi.commands.rehearse.apart import apart, run_stage
 from hpcdi.commands.rehearse.as_a_run import play
 from hpcdi.commands.rehearse.checks import Facts, check_speed, findings
 from hpcdi.commands.rehearse.facts import Alone, AsARun, Numbers, Stage
+from hpcdi.config.policy import ModelConfig
 from hpcdi.errors import ConfigError
 from hpcdi.run.experiment import load_experiment
 from hpcdi.utils.growth import Memory
@@ -99,6 +101,25 @@ def test_nothing_is_invented(env_id: str) -> None:
     assert {name: f for name, f in rows.items() if f.status != OK} == {}
     assert "values" in rows
     assert "at random" in rows["episodes"].found
+
+
+class Embeds(torch.nn.Module):
+    """A network of one's own, which is given bytes as they are."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__()
+        self.codes, self.value = torch.nn.Embedding(256, 4), torch.nn.Linear(4, 1)
+        self.outputs = torch.nn.Linear(4, int(str(model.action_shape)))
+
+    def forward(self, observation: Any, state: Any) -> Any:
+        features = self.codes(observation.flatten(1).int()).mean(1)
+        return (self.outputs(features), self.value(features).squeeze(1)), state
+
+
+@pytest.mark.usefixtures("env_helpers")
+def test_of_a_network_of_one_s_own_it_is_not_known_what_it_makes_of_bytes() -> None:
+    rows = rehearsed("fakes.planted_envs:Codes", f"policy.model.type={__name__}:Embeds")
+    assert "which networks divide" not in rows["observations"].found
 
 
 class OfScenarios(Right):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -450,6 +452,58 @@ def test_a_vector_of_a_number_of_its_own_is_looked_at_with_that_number() -> None
                 look_at(config(**{**cfg, **multiples, name: 6}))
     finally:
         gymnasium.registry.pop("test/OfEight-v0")
+
+
+class Refuses(OfNoNumber):
+    """Cannot be made for one; what was made is closed with an error."""
+
+    made: ClassVar[list[int]] = []
+
+    def __init__(self, num_envs: int) -> None:
+        self.made.append(num_envs)
+        if num_envs == 1:
+            raise ValueError("one is too few")
+        self.num_envs = num_envs
+
+    def close(self, **_given: Any) -> None:
+        raise RuntimeError("it does not close")
+
+
+def test_a_vector_is_made_once_for_each_number_that_a_run_has(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that cannot be made for one, as collectors have it, was made so again."""
+    gymnasium.register("test/Refuses-v0", vector_entry_point=Refuses)
+    try:
+        cfg = {"env_id": "test/Refuses-v0", "collector_env_num": 2, "evaluator_env_num": 3}
+        alone = {"eval_seeds": [7], "evaluator_env_num": 1}  # evaluates in single ones
+        for changed, made in (
+            ({}, [1, 3, 2]),
+            ({"evaluator_env_num": 2}, [1, 2]),
+            ({"collector_env_num": 1}, [1]),
+            ({"evaluator_env_num": 1}, [1]),
+            (alone, [1, 2]),
+        ):
+            Refuses.made.clear()
+            with contextlib.ExitStack() as stack:
+                if made == [1]:
+                    stack.enter_context(pytest.raises(ValueError, match="one is too few"))
+                GymnasiumEnv.probe(config(**{**cfg, **changed}))
+            assert Refuses.made == made
+        assert "it does not close" in caplog.text
+    finally:
+        gymnasium.registry.pop("test/Refuses-v0")
+
+
+def test_single_ones_that_cannot_be_made_either_are_not_said_to_be_taken(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        caplog.at_level(logging.INFO, "hpcdi"),
+        pytest.raises(ConfigError, match=r"env.kwargs: .*'foo'"),
+    ):
+        look_at(config(env_id="CartPole-v1", kwargs={"foo": 1}))
+    assert "single ones are taken" not in caplog.text
 
 
 def test_wrappers_of_an_id_are_around_single_ones() -> None:

@@ -612,6 +612,49 @@ def test_gymnasium_s_environments_of_several_players_are_battles(kind: str) -> N
     assert infos[1] == {"terminated": True, "truncated": False, "eval_episode_return": 6, "at": 3}
 
 
+def test_a_player_that_has_ended_is_paid_no_more() -> None:
+    battle = as_battle(Joint("dict"))
+    battle.reset(seed=0)
+    for actions in ([0, 1], [1, 2], [None, 2]):
+        _, _, over, infos = battle.step(actions)
+    assert over
+    assert [info["eval_episode_return"] for info in infos] == [2, 6]
+
+
+class EndsTogether(Joint):
+    """Says of all players at once that they have ended, and nothing more."""
+
+    def step(self, action: Any) -> Any:
+        seen, paid, *_ = super().step(action)
+        ends = {"a": False, "b": False, "__all__": self.at == 3}
+        return seen, paid, ends, {"__all__": False}, None
+
+
+def test_joint_environments_may_end_all_players_at_once() -> None:
+    battle = as_battle(EndsTogether("dict"))
+    battle.reset(seed=0)
+    assert [battle.step([0, 1])[2] for _ in range(3)] == [False, False, True]
+
+
+class SeedsOfGymnasium(gymnasium.Env[Any, Any]):
+    """A battle of the seeds' kind, which says nowhere how many players it has."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self) -> Any:  # type: ignore[override]
+        return [np.zeros(2, np.float32)] * 2
+
+    def step(self, _actions: Any) -> Any:
+        return SimpleNamespace(obs=self.reset(), reward=[0.0, 1.0], done=False, info={})
+
+
+def test_battles_of_the_seeds_kind_may_be_of_gymnasiums_class() -> None:
+    battle = as_battle(SeedsOfGymnasium())
+    assert battle.agents == 2
+    assert battle.step([0, 1])[1].tolist() == [0, 1]
+
+
 def test_gymnasium_s_environments_of_several_players_by_their_id() -> None:
     """Their type was gymnasium's alone, which said that the reward is no number."""
     gymnasium.register("test/Joint-v0", entry_point=Joint, max_episode_steps=2)

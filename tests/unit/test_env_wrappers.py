@@ -263,6 +263,34 @@ def test_numbers_in_a_dict_as_floats() -> None:
     assert seen["action_mask"] is given["action_mask"]
 
 
+def test_numbers_that_lie_deep_as_floats() -> None:
+    """They stayed bytes, and nothing was said."""
+    codes, floats = gymnasium.spaces.Box(0, 255, (2,), np.uint8), gymnasium.spaces.Box(0, 1, (1,))
+    given = np.array([0, 8], np.uint8)
+    one = np.ones(1, np.float32)
+
+    def env_of(space: Any, value: Any = None) -> Any:
+        same = gymnasium.wrappers.TransformObservation(CountEnv(3), lambda _: value, space)
+        return wrap(same, ["AsFloats"])
+
+    deep = gymnasium.spaces.Dict(a=gymnasium.spaces.Dict(img=codes, action_mask=codes, x=floats))
+    env = env_of(deep, {"a": {"img": given, "action_mask": given, "x": one}})
+    assert env.observation_space["a"]["img"].dtype == np.float32
+    seen = env.reset(seed=0)[0]
+    assert env.observation_space.contains(seen)
+    assert (seen["a"]["img"].dtype, seen["a"]["img"].tolist()) == (np.float32, [0.0, 8.0])
+    assert seen["a"]["action_mask"] is given
+    assert seen["a"]["x"] is one
+    pair = gymnasium.spaces.Tuple([floats, gymnasium.spaces.Dict(img=codes)])
+    env = env_of(pair, (one, {"img": given}))
+    seen = env.reset(seed=0)[0]
+    assert env.observation_space.contains(seen)
+    assert (seen[1]["img"].dtype, seen[1]["img"].tolist()) == (np.float32, [0.0, 8.0])
+    for none in (gymnasium.spaces.Dict(a=floats, action_mask=codes), gymnasium.spaces.Discrete(4)):
+        with pytest.raises(ConfigError, match="there is no Box of whole numbers in Di"):
+            env_of(none)
+
+
 class NeedsALevel(CountEnv):
     """Begins at a level of its options alone."""
 

@@ -391,6 +391,31 @@ def test_bytes_of_a_vector_are_normalised_or_scaled(is_normalised: bool) -> None
     assert with_spaces(filled, spaces) == (filled, []), "of a run that is resumed"
 
 
+def test_whole_numbers_of_a_dict_are_normalised_before_they_are_float32() -> None:
+    """Also by dicts: far from 0 float32 does not tell them apart."""
+    seen = gymnasium.spaces.Dict(
+        a=gymnasium.spaces.Box(0, 2**62, (1,), np.int64),
+        b=gymnasium.spaces.Box(0, 255, (2,), np.uint8),
+    )
+    settings = {"type": "ppo", "normalize": {"observation": True}}
+    spaces = read_spaces(seen, gymnasium.spaces.Discrete(2))
+    cfg, _ = with_spaces(get_policy_cls(settings).parse_config(settings), spaces)
+    assert [leaf.dtype for leaf in cfg.model.obs_leaves] == ["int64", "float32"], "as ever"
+    policy = create_policy(cfg, ["eval"], seed=np.random.SeedSequence(0))
+    normalizer = policy._normalizer.observation[0]
+    normalizer.count.fill_(100.0)
+    normalizer.mean.fill_(2.0**40)
+    normalizer.m2.fill_(25.0)
+    numbers, pictures = 2**40 + np.arange(-4, 5), np.zeros((9, 2), np.uint8)
+    columns = {"observation/a": numbers[:, None], "observation/b": pictures}
+    by_columns = policy.eval_mode.get_attribute("columnar").act(columns, {})["action"]
+    by_dicts = policy.eval_mode.forward(
+        {at: {"a": numbers[at : at + 1], "b": pictures[at]} for at in range(9)}
+    )
+    assert [int(by_dicts[at]["action"]) for at in range(9)] == by_columns.tolist()
+    assert len({*by_columns.tolist()}) == 2, "they are told apart"
+
+
 def test_a_discrete_observation_of_very_many_values_says_what_to_set() -> None:
     spaces = Spaces((Leaf("", (), "int64", (2_000_000,)),), (Leaf("", (), "int64", (2,)),))
     for size, count in ((0, 1), (8, 0)):

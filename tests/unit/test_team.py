@@ -277,6 +277,13 @@ def test_who_acts_for_players_whose_masks_are_in_infos_gives_them_beside_what_th
         Team(Relay()).seen_by({"fox": 1}, {"fox": np.ones(3)})
 
 
+def test_who_acts_for_players_without_names_is_told_them() -> None:
+    """A tuple, as its environment returns it, was said to miss "acts"."""
+    seen = np.array([1, 5]), np.array([5, 1])
+    with pytest.raises(EnvValueError, match=r"give a dict.*player_0, player_1"):
+        Team(Meet()).seen_by(seen)  # type: ignore[arg-type]
+
+
 class NamedMasks(Leaving):
     """Player "b" moves and attacks; its mask is in the info, by name, in another order."""
 

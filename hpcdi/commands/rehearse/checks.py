@@ -282,10 +282,11 @@ def check_observations(alone: Alone, config: ExperimentConfig, spaces: Spaces) -
         for leaf in spaces.observation
         if np.dtype(leaf.dtype).kind == "f"
     ]
+    is_built_in = isinstance(policy, TorchPolicyConfig) and not policy.model.type
     divisors = {  # which are of bytes alone
         leaf.column("observation"): scale_of(leaf)
         for leaf in spaces.observation
-        if not (is_normalised and has_statistics(leaf))
+        if is_built_in and not (is_normalised and has_statistics(leaf))
     }
     for name, seen in alone.numbers.items():
         if not seen.count:
