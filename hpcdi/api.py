@@ -258,11 +258,8 @@ class Policy:
             PolicyError: there is a mask, and the run's environment has none.
         """
         actor, (seen, acts, masks) = self._actor, self._spaces
-        if (
-            isinstance(observation, Mapping)
-            and self._team is not None
-            and not {"players", "observation"} & set(observation)
-        ):
+        keys = set(observation) if isinstance(observation, Mapping) else set()
+        if self._team is not None and not {"players", "observation"} & keys:
             actions = self.act(self._team.seen_by(observation, mask))
             return {name: actions[name] for name in observation}
         if mask is not None:

@@ -246,6 +246,8 @@ def test_players_of_a_team_act(tmp_path: Path) -> None:
     assert run.policy.act({"player_1": there}) == {"player_1": both["player_1"]}
     with pytest.raises(EnvValueError, match="'fox' is no player; there are player_0, player_1"):
         run.policy.act({"fox": here})
+    with pytest.raises(EnvValueError, match=r"give a dict.*player_0, player_1"):
+        run.policy.act((here, there))
 
 
 def test_players_that_have_numbers_learn_and_act(tmp_path: Path) -> None:
