@@ -23,7 +23,8 @@ class JointEnv:
     """An environment whose spaces are a Tuple or a Dict with a part for each player.
 
     Its observations and rewards are, too; ends and infos are, or are one for all. A player that
-    has ended acts no more: a blank action is given in its place, for which nothing is paid.
+    has ended acts no more: a blank action is given in its place, for which nothing is paid. The end
+    of "__all__" is that of players of whom nothing else is said.
 
     Args:
         env: a `gymnasium.Env`.
@@ -74,11 +75,12 @@ class JointEnv:
         if isinstance(self._env.action_space, spaces.Tuple):
             given = tuple(given.values())
         seen, rewards, *ends, info = parts_of_step(self._env.step(given))
-        terminations, truncations = (
-            self._ends(what, end)
-            for what, end in zip(("terminated", "truncated"), ends, strict=True)
-        )
-        acted = self.agents
+        acted, kinds = self.agents, ("terminated", "truncated")
+        told = [self._ends(what, end) for what, end in zip(kinds, ends, strict=True)]
+        for what, end, each in zip(kinds, ends, told, strict=True):
+            if isinstance(end, Mapping) and truth_of(end.get("__all__", False), f"{what} of all"):
+                each |= {n: True for n in acted if not any(one.get(n, False) for one in told)}
+        terminations, truncations = told
         seen, rewards = (
             {name: own for name, own in self._of_each(what, of_all).items() if name in acted}
             for what, of_all in (("observations", seen), ("rewards", rewards))
@@ -104,9 +106,7 @@ class JointEnv:
             raise EnvValueError(f"{said} players") from error
 
     def _ends(self, what: str, value: Any) -> dict[Any, bool]:
-        """Returns whether each player's episode has ended; "__all__" says that all have."""
-        if isinstance(value, Mapping) and truth_of(value.get("__all__", False), f"{what} of all"):
-            value = True
+        """Returns whether each player's episode has ended."""
         is_one = np.ndim(value) == 0 and not isinstance(value, Mapping)
         each = dict.fromkeys(self._keys, value) if is_one else self._of_each(what, value)
         return {name: truth_of(end, f"{what} of player {name}") for name, end in each.items()}

@@ -530,6 +530,7 @@ def as_battle(env: object) -> Any:
         return TurnBattle(env) if hasattr(env, "agent_iter") else ParallelBattle(env)
     if isinstance(getattr(env, "agents", None), int):
         return env
-    if isinstance(env, gymnasium.Env) and resets_anew(env):  # the seeds' takes no seed
+    is_of_seeds = hasattr(env, "agent_num") or hasattr(env, "player_num") or not resets_anew(env)
+    if isinstance(env, gymnasium.Env) and not is_of_seeds:
         return ParallelBattle(JointEnv(env))
     return ForeignBattle(env)

@@ -27,7 +27,7 @@ from hpcdi.replay.partition import (
     on_policy_buffer,
 )
 from hpcdi.replay.ratio import ReplayRatio, replay_ratio_of
-from hpcdi.types import GIVEN, ScalarWriter, SequenceRule, collector_of
+from hpcdi.types import GIVEN, MAIN, ScalarWriter, SequenceRule, collector_of
 
 EARLY_ITEMS = 1_000_000
 """Items of published blocks that are kept while there is no learner."""
@@ -186,7 +186,8 @@ class ReplayManager:
         self._lost_skipped += part.backlog.dropped
         for block_id, transitions in part.read_blocks.items():
             self._note_counted(block_id, transitions)
-        free_items = self.capacity() - self.count() if self.partitions else EARLY_ITEMS
+        room = EARLY_ITEMS if self._partition_class.is_replay else 0  # else of no use by then
+        free_items = self.capacity() - self.count() if self.partitions else room
         taken, released = list[BlockReady](), part.release_blocks()
         self._freed += part.take_freed()
         for ready in reversed(released):
@@ -401,9 +402,8 @@ class ReplayManager:
         self.steps_admitted = int(state["steps"])
         self.take_published(published or {})
         here = {ready.block_id for ready in self._published.values()}
-        counts = zip(
-            map(int, state["counted"]), map(int, state["counted_transitions"]), strict=True
-        )
+        names = ("counted", "counted_transitions")  # states of before have neither
+        counts = zip(*(map(int, state.get(name, ())) for name in names), strict=False)
         self._counted = {block_id: count for block_id, count in counts if block_id in here}
 
     def take_published(self, published: Mapping[str, BlockReady]) -> None:
@@ -433,6 +433,7 @@ def create_replay(
     learners: int = 1,
     number: int = 0,
     *,
+    player: str = MAIN,
     in_turns: bool = False,
 ) -> ReplayManager:
     """Make the replay manager of a group of learners; its buffers are seeded by the experiment.
@@ -443,6 +444,7 @@ def create_replay(
         collectors: ranks that collect.
         learners: ranks that learn from it.
         number: of the group, from 0; groups draw different random numbers.
+        player: the group's; curves of other players than the main one begin with it.
         in_turns: collecting and learning take turns.
     """
     policy = config.policy
@@ -464,7 +466,7 @@ def create_replay(
         return ReplayIndex(
             Slots(share.replay_buffer_size),
             share,
-            Monitor(share.monitor, curves, name),
+            Monitor(share.monitor, curves, name if player == MAIN else f"{player}_{name}"),
             rng=np.random.default_rng(seeds.spawn(1)[0]),
             prioritized=policy.priority,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from hpcdi.config.compiled import FREE_OF_ENV, checksum
-from hpcdi.config.env import EnvConfig
+from hpcdi.config.env import EnvConfig, GymnasiumConfig
 from hpcdi.config.fields import to_mapping, without
 from hpcdi.config.schema import ExperimentConfig
 
@@ -46,10 +46,15 @@ def _seen(env: EnvConfig) -> EnvConfig:
     A wrapper of the user's own may be heavy, and rank 0 steps no environment: one that only changes
     rewards, which evaluations do without, counts as any other.
     """
-    wrappers = getattr(env, "wrappers", ())
-    names = [each if isinstance(each, str) else str(each.get("type")) for each in wrappers]
-    if not names or any(":" in name for name in names):
-        return env.for_evaluation()
-    from hpcdi.env.create import of_evaluations  # imports gymnasium, which has these wrappers
+    seen = env.for_evaluation()
+    if not isinstance(seen, GymnasiumConfig):
+        return seen
+    names = (each if isinstance(each, str) else str(each.get("type")) for each in seen.wrappers)
+    known = [each for each, name in zip(seen.wrappers, names, strict=True) if ":" not in name]
+    if not known:
+        return seen
+    from hpcdi.env.wrappers import without_reward_wrappers  # imports gymnasium, which has these
 
-    return of_evaluations(env)
+    kept = without_reward_wrappers(known)
+    wrappers = tuple(each for each in seen.wrappers if each not in known or each in kept)
+    return dataclasses.replace(seen, wrappers=wrappers)

@@ -31,7 +31,7 @@ from hpcdi.utils.video import encode_gif, side_by_side
 
 _BINS = 30
 _FILE_NUMBERS = itertools.count()
-_OF_ITERATIONS = re.compile(r"(?:(?P<player>.+)_)?[a-z]+\d*_iter/")
+_OF_ITERATIONS = re.compile(r"(?:(?P<player>.+?)_)?(?:buffer_rank\d+|[a-z]+)_iter/")
 """Tags of curves over train iterations; they begin with the player, if that is not the main one."""
 RANK_FOLDER = "callbacks_rank"
 """With its rank, the folder of what a rank's callbacks draw: their curves over iterations."""

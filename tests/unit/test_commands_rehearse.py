@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
+from fakes.battle_envs import ThreeEnv
 from fakes.ending_stage import ends
 from fakes.planted_envs import Right
 from hpcdi import cli
@@ -120,6 +122,27 @@ class Embeds(torch.nn.Module):
 def test_of_a_network_of_one_s_own_it_is_not_known_what_it_makes_of_bytes() -> None:
     rows = rehearsed("fakes.planted_envs:Codes", f"policy.model.type={__name__}:Embeds")
     assert "which networks divide" not in rows["observations"].found
+
+
+class CodesOfATeam(ThreeEnv):
+    """Each player sees bytes that are codes."""
+
+    def observation_space(self, name: str) -> Any:
+        return spaces.Box(0, 255, (4,), np.uint8)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        seen, told = super().reset(seed, options)
+        return {name: np.full(4, 2, np.uint8) for name in seen}, told
+
+    def step(self, actions: dict[str, int]) -> Any:
+        seen, *rest = super().step(actions)
+        return {name: np.full(4, 2, np.uint8) for name in seen}, *rest
+
+
+@pytest.mark.usefixtures("env_helpers")
+def test_bytes_of_a_team_that_are_codes_are_found() -> None:
+    rows = rehearsed(f"{__name__}:CodesOfATeam", "env.type=team")
+    assert "which networks divide by 255" in rows["observations"].found
 
 
 class OfScenarios(Right):

@@ -220,7 +220,8 @@ def test_frames_that_are_stored_once_do_not_concern_the_index() -> None:
 # ----------------------------------------------------------------------------------------- reports
 
 
-def test_buffers_report_into_the_curves_of_the_run() -> None:
+@pytest.mark.parametrize(("player", "of_player"), [("main", ""), ("bot", "bot_")])
+def test_buffers_report_into_the_curves_of_the_run(player: str, of_player: str) -> None:
     points: list[tuple[str, float, int]] = []
 
     class Curves:
@@ -229,7 +230,7 @@ def test_buffers_report_into_the_curves_of_the_run() -> None:
 
     watched = {"monitor": {"sampled_data_attr": {"print_freq": 2, "average_range": 1}}}
     mapping = experiment(replay_buffer_size=400, **watched)
-    replay = create_replay(compile_config(mapping, "test").config, Curves())
+    replay = create_replay(compile_config(mapping, "test").config, Curves(), player=player)
     replay.open(1)
     replay.assign(block(1, [8]))
     replay.admit(1, admitted(1))
@@ -238,8 +239,9 @@ def test_buffers_report_into_the_curves_of_the_run() -> None:
         assert serve(replay.partitions[1]) is not None
     tags = {tag: (value, step) for tag, value, step in points}
     version = int(block(1, [8]).items["policy_version"][0])
-    assert tags["buffer_rank1_iter/staleness_max"] == (6.0 - version, 6)
-    assert {"buffer_rank1_iter/use_avg", "buffer_rank1_iter/priority_min"} <= tags.keys()
+    name = f"{of_player}buffer_rank1_iter"
+    assert tags[f"{name}/staleness_max"] == (6.0 - version, 6)
+    assert {f"{name}/use_avg", f"{name}/priority_min"} <= tags.keys()
 
 
 # ----------------------------------------------------------------------------------- item buffers

@@ -268,6 +268,16 @@ def test_rollouts_from_before_a_restart_are_freed() -> None:
     assert after.take_freed() == [ready.shard.path]
 
 
+def test_rollouts_of_learners_that_have_all_died_are_freed() -> None:
+    """They stayed on disk, named by each snapshot, until a resume threw them away."""
+    replay = ReplayManager(make_buffer, BLOCK_BYTES, OnPolicyPartition)
+    replay.open(1)
+    ready = rollout(A, 1, 0)
+    replay.assign(ready)
+    assert replay.lose(1) == []
+    assert replay.take_freed() == [ready.shard.path]
+
+
 def test_shards_that_were_learnt_from_are_freed_when_their_rows_are_needed() -> None:
     part = Part()
     freed: list[str] = []

@@ -209,6 +209,12 @@ def test_what_was_read_while_it_was_lent_is_counted_once(
     assert (again.count(), again.items_admitted, again.steps_admitted) == (17, 17, 17)
 
 
+def test_a_state_of_before_that_says_nothing_of_what_was_counted_is_taken() -> None:
+    state = make_replay().state_dict()
+    del state["counted"], state["counted_transitions"]
+    make_replay().load_state_dict(state, {})
+
+
 def test_what_a_dead_learner_had_read_of_an_open_block_is_counted_once() -> None:
     replay = make_replay()
     replay.open(1, 2)

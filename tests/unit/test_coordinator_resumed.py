@@ -162,6 +162,15 @@ def test_what_no_evaluation_sees_is_no_reason_to_forget_the_best() -> None:
     assert of_env("mpi", **places) == of_env("mpi") != of_env("mpi", states=["a"])
 
 
+def test_a_wrapper_of_one_s_own_makes_those_of_rewards_no_reason() -> None:
+    def of(scale: float) -> str:
+        scaled = {"type": "ScaleReward", "scale": scale}
+        return of_env("gymnasium", wrappers=["my:Own", scaled])
+
+    assert of(0.1) == of(0.2)
+    assert of(0.1) != of_env("gymnasium", wrappers=[{"type": "ScaleReward", "scale": 0.1}])
+
+
 def test_a_setting_that_a_later_version_has_is_no_reason_either() -> None:
     config = compile_config({"env": {"env_id": "x", "eval_seeds": "0..9"}}).config
 

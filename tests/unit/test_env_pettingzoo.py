@@ -636,6 +636,24 @@ def test_joint_environments_may_end_all_players_at_once() -> None:
     assert [battle.step([0, 1])[2] for _ in range(3)] == [False, False, True]
 
 
+class CutTogether(Joint):
+    """Says of each player that it was cut, and of all that they have ended."""
+
+    def step(self, action: Any) -> Any:
+        seen, paid, *_ = super().step(action)
+        over = self.at == 3
+        return seen, paid, {"a": False, "b": False, "__all__": over}, {"a": over, "b": over}, {}
+
+
+def test_that_all_have_ended_does_not_say_how() -> None:
+    battle = as_battle(CutTogether("dict"))
+    battle.reset(seed=0)
+    for _ in range(3):
+        *_, over, infos = battle.step([0, 1])
+    assert over
+    assert all(info["truncated"] and not info["terminated"] for info in infos)
+
+
 class SeedsOfGymnasium(gymnasium.Env[Any, Any]):
     """A battle of the seeds' kind, which says nowhere how many players it has."""
 
@@ -653,6 +671,16 @@ def test_battles_of_the_seeds_kind_may_be_of_gymnasiums_class() -> None:
     battle = as_battle(SeedsOfGymnasium())
     assert battle.agents == 2
     assert battle.step([0, 1])[1].tolist() == [0, 1]
+    assert as_battle(CountedSeeds()).agents == 3
+
+
+class CountedSeeds(SeedsOfGymnasium):
+    """Another one, whose reset takes a seed."""
+
+    agent_num = 3
+
+    def reset(self, **_given: Any) -> Any:
+        return [np.zeros(2, np.float32)] * 3
 
 
 def test_gymnasium_s_environments_of_several_players_by_their_id() -> None:

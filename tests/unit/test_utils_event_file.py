@@ -155,6 +155,14 @@ def test_curves_of_a_buffer_are_cut_by_iterations(tmp_path: Path) -> None:
     assert [step for step, _ in curve(tmp_path, "buffer_rank1_iter/use_avg")] == [50, 150]
 
 
+def test_curves_of_an_exploiters_buffer_are_cut_by_its_iterations(tmp_path: Path) -> None:
+    with TensorBoardWriter(tmp_path) as writer:
+        for step in (50, 450, 550):
+            writer.add_scalar("bot_2_buffer_rank3_iter/use_avg", 1.0, step)
+    drop_events_after(tmp_path, 10_000, 100, {"main": 100, "bot_2": 500})
+    assert [step for step, _ in curve(tmp_path, "bot_2_buffer_rank3_iter/use_avg")] == [50, 450]
+
+
 def test_curves_of_a_rank_of_its_own_are_cut_by_iterations(tmp_path: Path) -> None:
     own, of_rank_0 = "detail/callbacks/x_rank2", "detail/callbacks/y_rank2"
     direct = "detail/x_rank2"  # by Context.add_scalar

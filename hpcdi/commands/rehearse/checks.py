@@ -12,6 +12,7 @@ from hpcdi.commands.rehearse.facts import Alone, AsARun, Times
 from hpcdi.config.env import ChildConfig, ManagerConfig, OverlappingConfig
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.team import TeamConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.env.contract import COARSE_FROM
 from hpcdi.policy.spaces import is_normalised as has_statistics
@@ -282,11 +283,16 @@ def check_observations(alone: Alone, config: ExperimentConfig, spaces: Spaces) -
         for leaf in spaces.observation
         if np.dtype(leaf.dtype).kind == "f"
     ]
-    is_built_in = isinstance(policy, TorchPolicyConfig) and not policy.model.type
-    divisors = {  # which are of bytes alone
+    members = [*policy.policies.values()] if isinstance(policy, TeamConfig) else [policy]
+    divisors = {  # which are of bytes alone; networks of one's own get these as they are
         leaf.column("observation"): scale_of(leaf)
         for leaf in spaces.observation
-        if is_built_in and not (is_normalised and has_statistics(leaf))
+        if any(
+            isinstance(one, TorchPolicyConfig)
+            and not one.model.type
+            and not (one.normalize.observation and has_statistics(leaf))
+            for one in members
+        )
     }
     for name, seen in alone.numbers.items():
         if not seen.count:

@@ -595,7 +595,7 @@ def create_groups(
     return Groups(
         Group(
             name,
-            create_replay(config, curves, collectors, size, number, in_turns=in_turns),
+            create_replay(config, curves, collectors, size, number, player=name, in_turns=in_turns),
             EvaluationClock(every),
             Learners(size),
             evaluates_as(config),
