@@ -217,6 +217,14 @@ def job_variables(folder: Path) -> dict[str, str]:
     }
 
 
+def starts_in_vain(said: str) -> int:
+    """Starts that ended before the run had begun: Open MPI crashes now and then in MPI_Init.
+
+    It is its issue 12495, seen here under Slurm 22.05's PMIx; the job's script starts again.
+    """
+    return said.count("will start the run again")
+
+
 def check_gone_on(job: Job, restarts: int) -> None:
     """See that counters went on from snapshots, and that the run was solved then."""
     said = job.read()

@@ -6,7 +6,15 @@ import re
 from pathlib import Path
 
 import pytest
-from slurm_jobs import CARTPOLE, ROOT, Cluster, Job, check_gone_on, solved_after
+from slurm_jobs import (
+    CARTPOLE,
+    ROOT,
+    Cluster,
+    Job,
+    check_gone_on,
+    solved_after,
+    starts_in_vain,
+)
 
 from hpcdi.commands.batch_script import slurm_body
 
@@ -38,9 +46,7 @@ def test_a_signal(cluster: Cluster, tmp_path: Path) -> None:
         job.until(lambda: states()[-2:] == ["starting", "running"])
         seen.touch()
         said = job.wait()
-    # Open MPI crashes now and then in MPI_Init (its issue 12495): such a start is begun again
-    parts = said.split("stopped: received SIGTERM")
-    before, again = (part.count("will start the run again") for part in parts)
+    before, again = map(starts_in_vain, said.split("stopped: received SIGTERM"))
     assert states() == ["running", *["pending", "starting"] * (1 + again), "running", "done"]
     check_gone_on(job, 1)
     assert job.restarts == 1 + before + again

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from slurm_jobs import CARTPOLE, QUICK, ROOT, Cluster
+from slurm_jobs import CARTPOLE, QUICK, ROOT, Cluster, starts_in_vain
 
 from hpcdi.cli import main
 
@@ -112,7 +112,7 @@ def test_environments_that_are_mpi_programs(cluster: Cluster, tmp_path: Path) ->
         f"env.kwargs.once={tmp_path / 'killed'}",
     )  # fmt: skip
     said = job.wait()
-    assert job.restarts == 1, said
+    assert job.restarts == 1 + starts_in_vain(said), said
     assert job.run["figures"]["env_steps"] >= 300
     assert Counter(place["host"] for place in job.run["placement"]) == {"node1": 4}
     logs = {path.parent.name: path.read_text() for path in job.run_dir.glob("solvers/*/*.log")}
