@@ -43,7 +43,7 @@ from pathlib import Path
 
 import numpy as np
 from bench_faults import CONFIG, Trial, lost_blocks
-from figures import Row, at_least, at_most, parser, show
+from figures import Row, at_least, at_most, parsed, parser, show
 from playground import Hosts, SmallDisk, enter_playground
 
 from hpcdi.store.block import ITEM_NAMES
@@ -242,10 +242,7 @@ def main() -> int:
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--patience", type=float, default=300.0, metavar="S",
                       help="without progress, after which the run hangs")  # fmt: skip
-    given = made.parse_args()
-    if given.quick:
-        made.set_defaults(minutes=1.0, iterations=3000)
-        given = made.parse_args()
+    given = parsed(made, minutes=1.0, iterations=3000)
     enter_playground()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leaves nothing behind
     settings = [

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from figures import Row, at_most, parser, show
+from figures import Row, at_most, parsed, parser, show
 
 from hpcdi.comm.codec import Encoded, decode, encode
 from hpcdi.comm.messages import (
@@ -62,10 +62,7 @@ def main() -> None:
     command_line = parser(__doc__ or "")
     command_line.add_argument("--ranks", type=int, nargs="+", default=[64, 512, 4096])
     command_line.add_argument("--seconds", type=float, default=10, help="simulated")
-    given = command_line.parse_args()
-    if given.quick:
-        command_line.set_defaults(ranks=[64, 512], seconds=3)
-        given = command_line.parse_args()
+    given = parsed(command_line, ranks=[64, 512], seconds=3)
     show(of_messages(2_000 if given.quick else 20_000), given.json)
     look_seldom_for_cycles()
     for ranks in given.ranks:

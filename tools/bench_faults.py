@@ -38,7 +38,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from figures import Row, at_most, show
+from figures import Row, at_most, parsed, show
 from playground import SmallDisk, enter_playground
 
 from hpcdi.errors import StoreError
@@ -611,10 +611,7 @@ def main() -> int:
     )
     parser.add_argument("--guests", type=int, metavar="N", help="kill N guests of one run instead")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    given = parser.parse_args()
-    if given.quick:
-        parser.set_defaults(kinds=QUICK, seeds=1)
-        given = parser.parse_args()
+    given = parsed(parser, kinds=QUICK, seeds=1)
     if given.guests is not None:
         base = Path(given.keep or tempfile.mkdtemp(prefix="hpcdi-faults-"))
         rows = try_guests(given.guests, 0, base / "guests", given.patience)

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from statistics import fmean
 
-from figures import Row, parser, show
+from figures import Row, parsed, parser, show
 
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.forecast import forecast
@@ -81,10 +81,7 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=25.0, help="of each run")
     options.add_argument("--runs", nargs="*", default=list(RUNS), help="some of them")
     options.add_argument("--ranks", nargs="*", type=int, default=[3, 4, 8, 16, 24])
-    chosen = options.parse_args()
-    if chosen.quick:
-        options.set_defaults(ranks=[4])
-        chosen = options.parse_args()
+    chosen = parsed(options, ranks=[4])
     sys.path.insert(0, str(TOOLS))  # for `slow_env`
     cores = len(os.sched_getaffinity(0))
     for run in chosen.runs:

@@ -26,7 +26,7 @@ from statistics import mean, pstdev
 
 import numpy as np
 import yaml
-from figures import Row, parser, show
+from figures import Row, parsed, parser, show
 
 import hpcdi
 from hpcdi.data import read_episodes
@@ -81,10 +81,7 @@ def main() -> int:
     options.add_argument("--algorithms", default="bc,cql,iql")
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--steps", type=int, default=5000, help="updates of each")
-    given = options.parse_args()
-    if given.quick:
-        options.set_defaults(seeds=1)
-        given = options.parse_args()
+    given = parsed(options, seeds=1)
     seeds = range(given.seeds)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)

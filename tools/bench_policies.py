@@ -16,7 +16,7 @@ import time
 from collections import deque
 
 import torch
-from figures import Row, at_most, parser, show
+from figures import Row, at_most, parsed, parser, show
 
 from hpcdi.comm.codec import encode
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
@@ -36,10 +36,7 @@ def main() -> None:
     command_line = parser(__doc__ or "")
     command_line.add_argument("--collectors", type=int, nargs="+", default=[64, 512, 4096])
     command_line.add_argument("--mb", type=float, default=0.15, help="of a policy")
-    given = command_line.parse_args()
-    if given.quick:
-        command_line.set_defaults(collectors=[64, 512])
-        given = command_line.parse_args()
+    given = parsed(command_line, collectors=[64, 512])
     torch.set_num_threads(1)
     parameters = torch.rand(int(given.mb * 1e6 / 4))
     for count in given.collectors:

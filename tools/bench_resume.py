@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 
 from bench_faults import Trial
-from figures import Row, at_most, show
+from figures import Row, at_most, parsed, show
 from safetensors.numpy import load_file
 
 from hpcdi.run.resume import newest_snapshot
@@ -166,10 +166,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("kills", "repeated", "large"))
     parser.add_argument("--quick", action="store_true", help="3 kills, 5e4 rows")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    given = parser.parse_args()
-    if given.quick:
-        parser.set_defaults(kills=3, rows=50_000)
-        given = parser.parse_args()
+    given = parsed(parser, kills=3, rows=50_000)
     with tempfile.TemporaryDirectory() as folder:
         for name, part in (
             ("kills", partial(kills_in_a_row, kills=given.kills)),

@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-from figures import Row, at_least, parser, show
+from figures import Row, at_least, parsed, parser, show
 
 from hpcdi.commands.sweep.trials import dimensions_of
 from hpcdi.search import OptunaSearcher, RandomSearcher, Searcher
@@ -43,10 +43,7 @@ def main() -> None:
     command_line.add_argument("--trials", type=int, default=24)
     command_line.add_argument("--jobs", type=int, default=2, help="at a time")
     command_line.add_argument("--simulated", action="store_true", help="no runs, see above")
-    given = command_line.parse_args()
-    if given.quick:
-        command_line.set_defaults(seeds=1, trials=16)
-        given = command_line.parse_args()
+    given = parsed(command_line, seeds=1, trials=16)
     if given.simulated:
         _simulate(given.seeds, as_json=given.json)
         return

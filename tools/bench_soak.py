@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from bench_faults import RANKS, Trial
-from figures import Row, at_most, parser, show
+from figures import Row, at_most, parsed, parser, show
 
 DRIFT, FILES = 0.02, 200
 SAMPLES = 100
@@ -99,10 +99,7 @@ def main() -> int:
     """The command line."""
     made = parser(__doc__)
     made.add_argument("--minutes", type=float, default=30.0)
-    given = made.parse_args()
-    if given.quick:
-        made.set_defaults(minutes=0.5)
-        given = made.parse_args()
+    given = parsed(made, minutes=0.5)
     with tempfile.TemporaryDirectory() as folder:
         show(soak(Path(folder), given.minutes), given.json)
     return 0

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from figures import Row, at_least, at_most, parser, show
+from figures import Row, at_least, at_most, parsed, parser, show
 
 ROOT = Path(__file__).parent.parent
 FIRST_STEP_GOAL_S = 8.0
@@ -51,10 +51,7 @@ def main() -> None:
     command_line.add_argument("--solved", type=float, default=0.9, help="share of seeds that must")
     command_line.add_argument("--peer", action="append", default=[], choices=sorted(PEERS))
     command_line.add_argument("override", nargs="*", help="settings, key=value")
-    given = command_line.parse_args()
-    if given.quick:
-        command_line.set_defaults(seeds=2)
-        given = command_line.parse_args()
+    given = parsed(command_line, seeds=2)
     seeds = range(given.first_seed, given.first_seed + given.seeds)
     runs = []
     for seed in seeds:

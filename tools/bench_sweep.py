@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from figures import Row, at_least, parser, show
+from figures import Row, at_least, parsed, parser, show
 
 ROOT = Path(__file__).parent.parent
 GOAL = 0.9
@@ -50,10 +50,7 @@ def main() -> None:
     command_line.add_argument("--replay-ratio", type=float, default=8)
     command_line.add_argument("--jobs", type=int, nargs="+", default=[2, 8], help="at a time")
     command_line.add_argument("--rounds", type=int, default=2)
-    given = command_line.parse_args()
-    if given.quick:
-        command_line.set_defaults(trials=4, steps=20_000, rounds=1, jobs=[2, 4])
-        given = command_line.parse_args()
+    given = parsed(command_line, trials=4, steps=20_000, rounds=1, jobs=[2, 4])
     settings = (
         f"seed=0..{given.trials - 1}", "env.stop_value=1e9", "policy.eval.every=1e9 seconds",
         f"policy.learn.replay_ratio={given.replay_ratio:g}",

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -66,3 +67,12 @@ def parser(about: str) -> argparse.ArgumentParser:
     made.add_argument("--json", action="store_true", help="one JSON object a row")
     made.add_argument("--quick", action="store_true", help="less than a minute, less exact")
     return made
+
+
+def parsed(made: argparse.ArgumentParser, **of_quick: Any) -> argparse.Namespace:
+    """Returns the command line's options; with --quick these are the defaults, by name."""
+    given = made.parse_args()
+    if given.quick:
+        made.set_defaults(**of_quick)
+        given = made.parse_args()
+    return given
