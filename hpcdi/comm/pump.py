@@ -116,6 +116,10 @@ class Pump(Protocol):
         """Returns messages without a handler; where a thread runs, waits for the first one."""
         ...
 
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until a message has arrived, at most `timeout_s`; not where no thread runs."""
+        ...
+
     def flush(self, timeout_s: float) -> None:
         """Wait until all posted messages have been sent.
 
@@ -175,6 +179,9 @@ class LocalPump(Closing):
         arrived, self._inbox = self._inbox, []
         return arrived
 
+    def wait(self, timeout_s: float) -> None:
+        """See `Pump.wait`: nothing could arrive meanwhile."""
+
     def flush(self, timeout_s: float) -> None:
         """See `Pump.flush`: nothing is under way."""
 
@@ -211,6 +218,7 @@ class LinkPump(Closing):
         self._outbox: deque[tuple[int, Message]] = deque()
         # None: the thread has failed; it wakes who waits in `receive`
         self._inbox: queue.SimpleQueue[tuple[int, Message] | None] = queue.SimpleQueue()
+        self._has_arrived = threading.Event()  # any message since the last `wait`; or an end
         self._closing = False
         self._unsent: list[int] = []  # ranks to which the link's messages are under way
         self._thread: BackgroundThread | None = None
@@ -220,9 +228,7 @@ class LinkPump(Closing):
     def begin(self) -> None:
         """See `Pump.begin`."""
         if self._thread is None and not self._closing:
-            self._thread = BackgroundThread(
-                self._run, "link-pump", on_failure=lambda: self._inbox.put(None)
-            )
+            self._thread = BackgroundThread(self._run, "link-pump", on_failure=self._wake_all)
 
     def send(self, rank: int, message: Message) -> None:
         """Post a message; any thread may."""
@@ -257,6 +263,11 @@ class LinkPump(Closing):
                 arrived = self._inbox.get_nowait()
         self.check()
         return messages
+
+    def wait(self, timeout_s: float) -> None:
+        """See `Pump.wait`; returns at once if one has arrived since the last call."""
+        self._has_arrived.wait(timeout_s)
+        self._has_arrived.clear()
 
     def wait_for(self, kind: type[M], timeout_s: float) -> M | None:
         """Returns the next message of a class, dropping others; None after `timeout_s`."""
@@ -333,8 +344,15 @@ class LinkPump(Closing):
             self._silence(silence_s)
             for unhandled in _without_handler(arrived, self._handlers):
                 self._inbox.put(unhandled)
+            if arrived:
+                self._has_arrived.set()
             with QUIET.left():
                 self._unsent = self._link.unsent()
+
+    def _wake_all(self) -> None:
+        """Have those that wait look at what has ended the thread."""
+        self._inbox.put(None)
+        self._has_arrived.set()
 
     def _send_posted(self) -> None:
         while self._outbox:

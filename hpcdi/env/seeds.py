@@ -43,10 +43,10 @@ class EpisodePlaces:
 
     def begin(self, env: int) -> None:
         """An environment begins its next episode."""
-        self.now[env] = self.following(env)
         if self._taken_over[env]:
-            self._taken_over[env].popleft()
+            self.now[env] = self._taken_over[env].popleft()
         else:
+            self.now[env] = self._own[env] * self._env_num + env
             self._own[env] += 1
 
     def hand_over(self, env: int, others: Sequence[int]) -> None:

@@ -118,6 +118,33 @@ def test_receive_gives_up_after_its_time(start: Callable[..., LinkPump]) -> None
     assert time.monotonic() - began >= 0.02
 
 
+def test_wait_ends_with_a_message_even_one_that_a_handler_has_taken(
+    world: LocalWorld, start: Callable[..., LinkPump]
+) -> None:
+    handled: list[Message] = []
+    pump = start({LearnResult: lambda _rank, message: handled.append(message)})
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pump.wait, 10 * LIMIT_S)
+        world.link(0).send(1, LearnResult("t", 0))
+        waiting.result(LIMIT_S)
+    assert handled == results(1)
+    began = time.monotonic()
+    pump.wait(0.02)  # the next one is for the next message
+    assert time.monotonic() - began >= 0.02
+
+
+def test_wait_ends_where_the_thread_has_failed(
+    world: LocalWorld, start: Callable[..., LinkPump]
+) -> None:
+    pump = start({LearnResult: lambda _rank, _message: 1 / 0})
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pump.wait, 10 * LIMIT_S)
+        world.link(0).send(1, LearnResult("t", 0))
+        waiting.result(LIMIT_S)
+    with pytest.raises(ZeroDivisionError):
+        pump.check()
+
+
 def test_a_pump_makes_no_calls_in_quiet_and_goes_on_where_that_never_ends(
     world: LocalWorld, start: Callable[..., LinkPump], monkeypatch: pytest.MonkeyPatch
 ) -> None:

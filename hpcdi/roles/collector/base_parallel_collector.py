@@ -656,8 +656,9 @@ class ZerglingParallelCollector(BaseParallelCollector):
         elif self.port is not None:
             shares = self.port.meter.shares()
             if now - self._sampled_at >= _SAMPLE_S:
-                has_own_process = bool(self._task_cfg.get("own_process"))
-                held_bytes = self._env_manager.held_bytes(own=has_own_process)
+                # in battles a process holds copies of opponents, too, ever more of them
+                is_alone = bool(self._task_cfg.get("own_process")) and self._agent is None
+                held_bytes = self._env_manager.held_bytes(own=is_alone)
                 self._memory.add(self._transitions, held_bytes)
                 self._sampled_at = now
             task = self.task

@@ -56,7 +56,10 @@ _MAX_CLOSED = 64
 _WAIT_S = 0.2
 """Seconds between two looks for a task."""
 _LOOK_S = 0.002
-"""Seconds between two checks whether a step may be made, or rank 0's last message has come."""
+"""Seconds between two looks whether rank 0's last message has come."""
+_HELD_S = 0.02
+"""Longest sleep of what may make no step: a message ends it, such as a policy, or rank 0's leave to
+go on; what is due by the clock comes so much late."""
 _SHORT_S = 0.001
 """A collector that hands a block over and waits for less does not wait for the disk."""
 
@@ -169,8 +172,10 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         """Return as soon as there is something to do, or after some milliseconds."""
         if not self.is_waiting:
             return
-        if self._is_leaving or self._collecting is not None:
+        if self._is_leaving:
             wait_s(_LOOK_S)
+        elif self._collecting is not None:
+            self.pump.wait(_HELD_S)
         elif not (self._arrived or self._is_stopping):
             self._receive(_WAIT_S)
 
