@@ -13,7 +13,7 @@ take_signals(sys.argv[1:])  # before all that takes its time
 from collections.abc import Sequence  # noqa: E402
 
 from hpcdi import cli  # noqa: E402
-from hpcdi.utils.leftover import end_in_spite_of_threads  # noqa: E402
+from hpcdi.utils.threads import end_in_spite_of_threads  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -33,7 +33,7 @@ import numpy as np
 from hpcdi.config.fields import key_of
 from hpcdi.config.load import read_mapping
 from hpcdi.config.modules import folders_of_modules
-from hpcdi.config.words import literal, write
+from hpcdi.config.words import dump, literal
 from hpcdi.data import Episode, read_episodes
 from hpcdi.errors import (
     EXIT_DONE,
@@ -71,12 +71,6 @@ if TYPE_CHECKING:
 
 Env: TypeAlias = str | Callable[..., Any] | Mapping[str, Any]
 """An environment's id, a class or a function that makes one, or settings: ``env`` of the YAML."""
-_KEYWORDS = {
-    "exp_name": "exp_name",
-    "seed": "seed",
-    "max_env_step": "policy.other.commander.max_env_step",
-    "stop_value": "env.stop_value",
-}
 _ENDS = (".stop_value", ".max_env_step", ".max_train_iter")
 """Ends of the paths of settings that say when a run ends."""
 _IMPORT_PATH = "system.import_path"
@@ -141,9 +135,13 @@ def train(
         KeyboardInterrupt: in a script; the run was ended in order, and can be resumed.
     """
     _check_place(ranks)
-    keywords: dict[str, Any] = {"seed": seed, "exp_name": exp_name, "stop_value": stop_value}
-    keywords["max_env_step"] = max_env_step
-    chosen = {_KEYWORDS[name]: value for name, value in keywords.items() if value is not None}
+    by_path = {
+        "seed": seed,
+        "exp_name": exp_name,
+        "env.stop_value": stop_value,
+        "policy.other.commander.max_env_step": max_env_step,
+    }
+    chosen: dict[str, Any] = {path: value for path, value in by_path.items() if value is not None}
     chosen |= settings or {}
     resumed = resume.folder if isinstance(resume, Run) else resume
     place = run_dir if resumed is None else resumed
@@ -607,11 +605,9 @@ def _registration(settings: Mapping[str, Any], searched: Sequence[Path]) -> dict
 def _texts(value: object) -> list[str]:
     """Returns the texts of a list, or one alone; what is none is refused by its name."""
     values = [value] if isinstance(value, str) else value
-    return (
-        [each for each in values if isinstance(each, str)]
-        if isinstance(values, list | tuple)
-        else []
-    )
+    if not isinstance(values, list | tuple):
+        return []
+    return [each for each in values if isinstance(each, str)]
 
 
 def _callback_settings(
@@ -663,7 +659,7 @@ def _written(experiment: Mapping[str, Any], stack: contextlib.ExitStack) -> str:
     """Returns a YAML file of settings by their paths, removed with the stack."""
     file = _temporary(stack) / "experiment.yaml"
     plain = {path: _as_plain(value) for path, value in experiment.items()}
-    file.write_text(write(unflatten(plain, "."), is_resolved=False), encoding="utf-8")
+    file.write_text(dump(unflatten(plain, "."), is_resolved=False), encoding="utf-8")
     return str(file)
 
 

@@ -29,7 +29,7 @@ from hpcdi.config.load import read_mapping
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError, ShardError, StoreError
 from hpcdi.store.block import Block
-from hpcdi.store.layout import RunLayout, name_of
+from hpcdi.store.layout import RunLayout, rank_name
 from hpcdi.store.rows import rows_of, transitions
 from hpcdi.store.shards import facts_of, read_blocks
 from hpcdi.types import (
@@ -199,7 +199,7 @@ def read_episodes(
     for rank, of_rank in groupby(shards, itemgetter(0)):
         paths = [layout.root / path for _, path in of_rank]
         episodes = _episodes_of(
-            paths, name_of(rank), only, unfinished=unfinished, player=player, left_out=leave_out
+            paths, rank_name(rank), only, unfinished=unfinished, player=player, left_out=leave_out
         )
         for each in episodes:
             count += 1
@@ -220,7 +220,7 @@ def _episodes_of(
     left_out: LeftOut | None = warn_of,
 ) -> Iterator[Episode]:
     """Yields the episodes of a collector, of all its starts; `paths` in the order of blocks."""
-    open_episodes: dict[tuple[int, ...], list[_Part]] = {}  # their parts so far
+    open_episodes: dict[tuple[int, int], list[_Part]] = {}  # their parts so far
     gaps = _Gaps(paths)
     for path in paths:
         for block in _blocks(path, only, left_out):
@@ -471,12 +471,9 @@ class _Part:
     player: str
 
     @property
-    def key(self) -> tuple[int, ...]:
-        """What parts of one episode share, and no others of the collector.
-
-        A later start counts anew; seeds tell apart what early versions gave one number to.
-        """
-        return self.start, self.episode, self.seed, self.resets
+    def key(self) -> tuple[int, int]:
+        """What parts of one episode share, and no others of the collector: a start counts anew."""
+        return self.start, self.episode
 
     @property
     def has_ended(self) -> bool:

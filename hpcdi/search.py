@@ -59,6 +59,13 @@ class Dimension:
     is_whole: bool = False
     choices: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """As it is typed."""
+        if self.choices:
+            return f"{self.key}={','.join(self.choices)}"
+        kind = "log" * self.is_log + "int" * self.is_whole or "float"
+        return f"{self.key}={kind}({self.low:g},{self.high:g})"
+
     def draw(self, rng: np.random.Generator) -> Value:
         """Returns a random value."""
         if self.choices:

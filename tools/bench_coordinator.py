@@ -41,7 +41,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.compiled import compile_config
 from hpcdi.roles.coordinator.coordinator import Coordinator, look_seldom_for_cycles
-from hpcdi.store.layout import RunLayout, block_name, name_of
+from hpcdi.store.layout import RunLayout, block_name, rank_name
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, ColumnSpec, RowView, ShardRef
 
 LEARNER, TURN_S, HOSTS = 1, 0.05, 64
@@ -75,7 +75,7 @@ def main() -> None:
 def block(rank: int, number: int, task_id: str = "collector_task_12") -> BlockReady:
     """The announcement of a block of CartPole, as shards hold it."""
     shard, within = divmod(number, BLOCKS_OF_A_SHARD)
-    path = block_name(f"data/{name_of(rank)}/20261121T23/{shard:06d}.h5", within)
+    path = block_name(f"data/{rank_name(rank)}/20261121T23/{shard:06d}.h5", within)
     like = a_block()
     return dataclasses.replace(
         like,

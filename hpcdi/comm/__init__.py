@@ -6,8 +6,7 @@ a link while a role computes (`pump`); the MPI world, its start and its collecti
 `pmix`); errors that cross ranks (`failure`); the learners' process group (`group`) and their
 gradients (`gradients`); environments that are MPI programs, as their collector has them
 (`solver_group`, `coupled`), as their ranks are (`solver_rank`), and what both say
-(`solver_protocol`); what MPI and torch.distributed can do here (`probe`), and how to import them
-without that (`importing`).
+(`solver_protocol`); what MPI and torch.distributed can do here (`probe`).
 May import: `config`, `utils`, `types`, `errors`. Why so: one thread a rank carries all messages
 between roles, and nobody else can call MPI by accident.
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator
 from typing import NoReturn
 
 from hpcdi.comm.messages import KillFrozen, WorkerFailed
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -128,7 +129,7 @@ def headline(failure: WorkerFailed, rank: int) -> str:
     return f"hpcdi: {who} failed\n{failure.traceback or failure.error}"
 
 
-def abort_job(exit_code: int = EXIT_FAILED) -> None:
+def abort_job(exit_code: int) -> None:
     """End every process of the MPI job at once; does not return.
 
     Open MPI exits with `exit_code` and kills the other ranks within a second. With ULFM its
@@ -215,29 +216,33 @@ def kill_frozen(order: KillFrozen) -> None:
         os.kill(order.pid, signal.SIGKILL)
 
 
-class Leaving:
-    """How long the others may take to leave.
+@dataclass(frozen=True)
+class LeaveLimit:
+    """How long this rank waits for others to leave, who have to call MPI_Finalize, too.
 
     Attributes:
-        limit_s: seconds, after which `leave_job` aborts the job with this rank's exit code, where
-            it waits for them; None: it waits for ever.
+        seconds: after which it aborts the job, with its own exit code.
         cause: what it says on standard error then: who has not left, and the next step.
     """
 
-    limit_s: float | None = None
-    cause = ""
+    seconds: float
+    cause: str
 
 
-def leave_job(exit_code: int) -> int:
+def leave_job(exit_code: int, limit: LeaveLimit | None = None) -> int:
     """Orderly end of a rank's program: returns `exit_code`, or exits the process with it.
 
     With ULFM nobody calls MPI_Finalize: with a dead rank it hangs now and then (seen in one of
     three, Open MPI 5.0.11). A rank that leaves with an error waits for the others to exit first:
     launchers kill those that are left, and then return that signal instead of the exit code.
+
+    Args:
+        exit_code: of this rank.
+        limit: of the wait for the others; None: there is none.
     """
     _flush()
     if not ranks_may_die():
-        _finalize(exit_code)
+        _finalize(exit_code, limit)
     if exit_code != EXIT_DONE:
         wait_s(_OTHERS_FIRST_S)
     if not ranks_may_die():
@@ -246,21 +251,21 @@ def leave_job(exit_code: int) -> int:
     return _EXIT(exit_code)
 
 
-def _finalize(exit_code: int) -> None:
+def _finalize(exit_code: int, limit: LeaveLimit | None) -> None:
     from mpi4py import MPI
 
+    if limit is None:
+        MPI.Finalize()
+        return
     over = threading.Event()
 
     def watch() -> None:
-        if not over.wait(Leaving.limit_s):
-            sys.stderr.write(f"hpcdi: {Leaving.cause}\n")
+        if not over.wait(limit.seconds):
+            sys.stderr.write(f"hpcdi: {limit.cause}\n")
             _flush()
             wait_s(_FORWARD_S)
             MPI.COMM_WORLD.Abort(exit_code)
 
-    if Leaving.limit_s is None:
-        MPI.Finalize()
-        return
     watching = BackgroundThread(watch, "leave-watch")
     ctypes.CDLL(MPI.__file__).MPI_Finalize()  # mpi4py's lets no other thread run
     over.set()

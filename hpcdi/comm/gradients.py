@@ -25,6 +25,7 @@ both cores computing, the overlap hides next to nothing; it takes a GPU or idle 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
@@ -80,15 +81,16 @@ def make_buckets(tensors: Sequence[torch.Tensor], bucket_bytes: int) -> list[Buc
     tensors are made one after the other, so are buckets completed.
     """
     filling: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-    filled_bytes: dict[tuple[torch.dtype, torch.device], int] = {}
+    filled_bytes = Counter[tuple[torch.dtype, torch.device]]()
     full: list[list[int]] = []
     for position, tensor in enumerate(tensors):
         key = (tensor.dtype, tensor.device)
         size = _aligned(tensor) * tensor.element_size()
         if key in filling and filled_bytes[key] + size > bucket_bytes:
             full.append(filling.pop(key))
+            filled_bytes[key] = 0
         filling.setdefault(key, []).append(position)
-        filled_bytes[key] = size + (filled_bytes[key] if len(filling[key]) > 1 else 0)
+        filled_bytes[key] += size
     chosen = sorted([*full, *filling.values()], key=lambda positions: positions[-1])
     return [_make_bucket([tensors[position] for position in positions]) for positions in chosen]
 
@@ -134,7 +136,8 @@ class GradientSync:
         self._group: Group = None  # all members, for this object alone; None: not set up
         self._buckets: list[Bucket] = []
         self._hooks: dict[int, RemovableHandle] = {}  # by id of the parameter
-        self._launched: int | None = None  # buckets under way; None between steps
+        self._is_in_step = False  # of several learners
+        self._launched = 0  # buckets under way
         self._is_begun = False  # gradients have come in this step
         self._is_paused = False
 
@@ -147,14 +150,14 @@ class GradientSync:
         Raises:
             CommError: the learners have different parameters, or one of them does not answer.
         """
-        if self._is_begun and self._launched is not None and self._group is not None:
+        if self._is_begun and self._is_in_step and self._group is not None:
             self._complete(gave_up=True)
-        self._launched, self._is_begun = None, False
+        self._is_in_step = self._is_begun = False
         self._set_up()
         for parameter in self._parameters:
             parameter.grad = None
         if self._group is not None:
-            self._launched = 0
+            self._is_in_step, self._launched = True, 0
             for bucket in self._buckets:
                 bucket.missing = set(range(len(bucket.tensors)))
 
@@ -176,12 +179,12 @@ class GradientSync:
             CommError: a learner has left, did not answer in time or gave this step up, or `zero`
                 was not called before. The gradients are undefined then.
         """
-        if self._launched is None:
+        if not self._is_in_step:
             if get_world_size() == 1:
                 return
             raise CommError("finish() without zero(): a step of several learners begins with it")
         if self._group is None:
-            self._launched = None
+            self._is_in_step = False
             raise CommError("the learners' group was left between zero() and finish()")
         if self._complete(gave_up=False):
             raise GroupBrokenError(
@@ -195,7 +198,7 @@ class GradientSync:
         """Remove the hooks. Idempotent."""
         group = self._group
         self.group_left()
-        self._launched = None
+        self._is_in_step = False
         if group is not None:
             dist.destroy_process_group(group)
 
@@ -230,7 +233,7 @@ class GradientSync:
     def _on_gradient(self, number: int, position: int, _parameter: torch.Tensor) -> None:
         """A backward pass has made a parameter's gradient."""
         self._is_begun = True
-        if self._launched is None or self._is_paused:
+        if not self._is_in_step or self._is_paused:
             return
         missing = self._buckets[number].missing
         if position not in missing:
@@ -246,7 +249,7 @@ class GradientSync:
 
     @property
     def _next_bucket(self) -> Bucket:
-        return self._buckets[self._launched or 0]
+        return self._buckets[self._launched]
 
     def _launch(self) -> None:
         """Send the next bucket off. All learners send them in the same order."""
@@ -265,17 +268,17 @@ class GradientSync:
                 torch._foreach_copy_(places, gradients)
         with waiting_for(_GRADIENTS):
             bucket.work = dist.all_reduce(bucket.memory, group=self._group, async_op=True)
-        self._launched = (self._launched or 0) + 1
+        self._launched += 1
 
     def _complete(self, *, gave_up: bool) -> bool:
         """Send the rest, wait for all of it; returns whether a learner gave the step up."""
         if not self._buckets:  # nothing needs gradients
-            self._launched = None
+            self._is_in_step = False
             return False
         mark = self._buckets[-1].memory[-1]
         mark.fill_(float(gave_up))
         try:
-            while (self._launched or 0) < len(self._buckets):
+            while self._launched < len(self._buckets):
                 self._launch()
             for bucket in self._buckets:
                 if bucket.work is not None:
@@ -286,12 +289,12 @@ class GradientSync:
             self.group_left()
             raise
         finally:
-            self._launched = None
+            self._is_in_step = False
         return bool(mark.item() != 0)
 
 
-def share_state(module: nn.Module, src: int = 0) -> None:
-    """Copy parameters and buffers of learner `src` to all learners, in place; collective.
+def share_state(module: nn.Module) -> None:
+    """Copy parameters and buffers of learner 0 to all learners, in place; collective.
 
     Raises:
         CommError: the learners have different parameters or buffers.
@@ -301,9 +304,9 @@ def share_state(module: nn.Module, src: int = 0) -> None:
     tensors = [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
     _check_agreement(tensors)
     for bucket in make_buckets(tensors, _STATE_BUCKET_BYTES):
-        if get_rank() == src:
+        if get_rank() == 0:
             torch._foreach_copy_(bucket.views, bucket.tensors)
-        broadcast(bucket.memory.view(torch.uint8), src)  # as bytes: some backends lack some dtypes
+        broadcast(bucket.memory.view(torch.uint8))  # as bytes: some backends lack some dtypes
         torch._foreach_copy_(bucket.tensors, bucket.views)
 
 

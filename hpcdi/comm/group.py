@@ -19,7 +19,6 @@ import platform
 import secrets
 import socket
 import struct
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -147,8 +146,8 @@ def dist_init(
     # a process that has computed on a device keeps that one
     may_choose = not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if backend == "nccl" and torch.cuda.is_available() and may_choose:
-        hosts = meeting.hosts[:rank] if meeting is not None else ()
-        local_rank = list(hosts).count(platform.node()) if meeting is not None else rank
+        hosts_before = None if meeting is None else list(meeting.hosts[:rank])
+        local_rank = rank if hosts_before is None else hosts_before.count(platform.node())
         torch.cuda.set_device(local_device(local_rank))
     try:
         store = (
@@ -253,7 +252,7 @@ def _have_a_device_each(store: dist.Store, rank: int, size: int) -> bool:
 
 
 def _is_one_host(hosts: Sequence[str]) -> bool:
-    return len(set(hosts)) == 1 and sys.platform == "linux"
+    return len(set(hosts)) == 1
 
 
 def _own_address(hosts: Sequence[str]) -> str:

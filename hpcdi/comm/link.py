@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from hpcdi.comm.codec import decode, encode
-from hpcdi.comm.messages import Message, RankLost
+from hpcdi.comm.messages import Message
 from hpcdi.utils.backoff import Backoff
 
 
@@ -72,22 +72,13 @@ class LocalWorld:
         self._encodes = encodes
         self.inboxes: list[deque[tuple[int, Message]]] = [deque() for _ in range(size)]
         self._links = [LocalLink(self, rank) for rank in range(size)]
-        self._lost: set[int] = set()
 
     def link(self, rank: int) -> LocalLink:
         """Link of one rank; each has one."""
         return self._links[rank]
 
-    def kill(self, rank: int) -> None:
-        """Let a rank die: the others receive `RankLost`, messages from and to it are dropped."""
-        for other in set(range(self.size)) - {rank}:
-            self.deliver(rank, other, RankLost())
-        self._lost.add(rank)
-
     def deliver(self, sender: int, receiver: int, message: Message) -> None:
         """Put a message, or a copy of it, into a rank's inbox."""
-        if sender in self._lost or receiver in self._lost:
-            return
         if self._encodes:
             encoded = encode(message)
             frames = [np.frombuffer(frame, dtype=np.uint8).copy() for frame in encoded.frames]

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import mpi4py
 import numpy as np
 
 from hpcdi.comm.codec import sendable
@@ -88,6 +89,16 @@ def start_mpi(*, asks_transports: bool = True) -> tuple[float, dict[str, str]]:
     if warnings := _TABLE.sub("", text).strip():  # other output of the library is for people
         sys.stderr.write(warnings + "\n")
     return start_s, parse_transports(text)
+
+
+@contextlib.contextmanager
+def without_starting_mpi() -> Iterator[None]:
+    """What is imported within does not start MPI; where that runs already, nothing changes."""
+    before, mpi4py.rc.initialize = mpi4py.rc.initialize, False
+    try:
+        yield
+    finally:
+        mpi4py.rc.initialize = before
 
 
 def parse_transports(text: str) -> dict[str, str]:

@@ -35,6 +35,8 @@ _PADS = tuple(bytes(count) for count in range(_ALIGNMENT))
 _CODES = {int: "q", float: "d", bool: "?"}
 _FLOATS = frozenset((float,))
 _SHARED, _BYTES, _ARRAY, _FIGURES, _REST = range(5)
+_WITH_BYTES = (_BYTES, _ARRAY, _FIGURES)
+"""Kinds of fields that have bytes of their own at a record's end."""
 
 
 class RecordForm:
@@ -71,9 +73,9 @@ class RecordForm:
         self._dtype_to, self._dtype_of = dtype_to, dtype_of
         self._written: dict[tuple[Any, ...], tuple[bytes, list[Any]]] = {}
         self._parsed: dict[bytes, list[Any]] = {}
-        fields, objects = _Fields.of(cls)
+        fields = _Fields.of(cls)
         self._kinds = [_kind_of(hint) for _, hint in fields.others]
-        blobs = sum(kind != _SHARED and kind != _REST for kind in self._kinds)
+        blobs = sum(kind in _WITH_BYTES for kind in self._kinds)
         codes = "".join(_CODES[hint] for _, hint in fields.numbers)
         # the head's prefix, as `codec` has it, then the record
         fixed = struct.Struct(f"<IQB{codes}{'I' * (3 + blobs)}")
@@ -83,11 +85,11 @@ class RecordForm:
             "damage": struct.error, "written": self._written, "parsed": self._parsed,
             "template_of": self._new_template, "parse": self._parse, "write": write, "read": read,
             "new": object.__new__, "set_all": object.__setattr__, "pack_size": _SIZE.pack_into,
-            **{f"class{place}": one for place, (_, one) in enumerate(objects)},
+            **{f"class{place}": one for place, (_, one) in enumerate(fields.objects)},
         }  # fmt: skip
         source = [
-            *_encoding(number, fields, objects, self._kinds),
-            *_decoding(fixed.size, fields, objects, self._kinds),
+            *_encoding(number, fields, self._kinds),
+            *_decoding(fixed.size, fields, self._kinds),
         ]
         exec("\n".join(source), names)  # noqa: S102 (of names of fields alone)
         self.encode, self.decode = names["encode"], names["decode"]
@@ -138,31 +140,34 @@ class RecordForm:
 
 @dataclass(frozen=True)
 class _Fields:
-    """Path and type of each field of a record, by how it is kept."""
+    """Path and type of each field of a record, by how it is kept.
 
+    And path and class of each object that has them: first the message.
+    """
+
+    objects: list[tuple[str, type]]
     numbers: list[tuple[str, Any]]
     texts: list[tuple[str, Any]]
     others: list[tuple[str, Any]]
 
     @classmethod
-    def of(cls, message: type) -> tuple[_Fields, list[tuple[str, type]]]:
-        """Returns those of a class, and path and class of each object: first the message."""
+    def of(cls, message: type) -> _Fields:
+        """Returns those of a class."""
         objects: list[tuple[str, type]] = [("message", message)]
         found = list(_fields_of(message, "message", objects))
         return cls(
+            objects,
             [one for one in found if one[1] in _CODES],
             [one for one in found if one[1] is str],
             [one for one in found if one[1] is not str and one[1] not in _CODES],
-        ), objects
+        )
 
 
-def _encoding(
-    number: int, fields: _Fields, objects: list[tuple[str, type]], kinds: list[int]
-) -> Iterator[str]:
+def _encoding(number: int, fields: _Fields, kinds: list[int]) -> Iterator[str]:
     """Returns the source of `RecordForm.encode`."""
     yield "def encode(message, inline_bytes):"
     yield "    rest = []"
-    for place, (path, _) in enumerate(objects[1:], 1):
+    for place, (path, _) in enumerate(fields.objects[1:], 1):
         yield f"    {_name(path)} = {_split(path)}"
         yield f"    if type({_name(path)}) is not class{place}: return None"
     for path, hint in [*fields.numbers, *fields.texts]:
@@ -174,7 +179,7 @@ def _encoding(
         yield f"    {value} = {_split(path)}"
         yield from (f"    {line.format(v=value, k=key, b=blob)}" for line in _TO_BYTES[kind])
         keys.append(key)
-        if kind in (_ARRAY, _BYTES, _FIGURES):
+        if kind in _WITH_BYTES:
             blobs.append((blob, kind))
     values = "".join(f"{_name(path)}, " for path, _ in fields.others)
     yield f"    key = ({''.join(f'{key}, ' for key in keys)})"
@@ -229,11 +234,9 @@ _TO_BYTES = {
 """Lines that make of a value {v} its part of the template's key {k}, and its bytes {b}."""
 
 
-def _decoding(
-    fixed: int, fields: _Fields, objects: list[tuple[str, type]], kinds: list[int]
-) -> Iterator[str]:
+def _decoding(fixed: int, fields: _Fields, kinds: list[int]) -> Iterator[str]:
     """Returns the source of `RecordForm.decode`."""
-    blobs = [place for place, kind in enumerate(kinds) if kind not in (_SHARED, _REST)]
+    blobs = [place for place, kind in enumerate(kinds) if kind in _WITH_BYTES]
     numbers = "".join(f"{_name(path)}, " for path, _ in fields.numbers)
     sizes = "".join(f", s{place}" for place in blobs)
     yield "def decode(view):"
@@ -255,7 +258,7 @@ def _decoding(
         if place in blobs:
             yield f"    at += s{place}"
     yield "    if at > len(view): raise ValueError(f'{len(view)} of {at} bytes')"
-    for place, (path, cls) in reversed(list(enumerate(objects))):
+    for place, (path, cls) in reversed(list(enumerate(fields.objects))):
         each = [field.name for field in dataclasses.fields(cls)]
         values = ", ".join(f"'{name}': {_name(f'{path}.{name}')}" for name in each)
         yield f"    {_name(path)} = new(class{place})"

@@ -177,7 +177,9 @@ class SolverGroup:
                 self._pairing = self._go()
             made = self._pairing.take()
             if made is None:
-                self._check_pairing(self._pairing)
+                if self._pairing.taken_s > _LONGEST_PAIRING_S:
+                    self.give_up(f"its communicator was not made within {_LONGEST_PAIRING_S:g} s")
+                    raise SolverLost(self.reason)
                 return False
             self._pair, self.coupled = made
             if self.coupled is not None:
@@ -187,16 +189,6 @@ class SolverGroup:
         )
         self.state = State.READY
         return True
-
-    def _check_pairing(self, pairing: _Pairing) -> None:
-        """Lose the group, where its pair is not made in time.
-
-        Raises:
-            SolverLost: it is not.
-        """
-        if pairing.taken_s > _LONGEST_PAIRING_S:
-            self.give_up(f"its communicator was not made within {_LONGEST_PAIRING_S:g} s")
-            raise SolverLost(self.reason)
 
     def _peer(self, rank: int, hello: SolverMessage) -> Peer:
         lines = hello.lines

@@ -44,14 +44,14 @@ class World:
     local_rank: int
     host: str
 
-    def share(self, value: T, root: int = 0) -> T:
-        """`value` of rank `root`, on every rank (collective)."""
+    def share(self, value: T) -> T:
+        """Returns rank 0's `value`, on every rank (collective)."""
         with called_by_all():
-            shared: T = share(self.comm, value, root)
+            shared: T = share(self.comm, value)
         return shared
 
     def collect(self, value: T) -> list[T]:
-        """Every rank's `value`, on every rank (collective)."""
+        """Returns every rank's `value`, on every rank (collective)."""
         with called_by_all():
             values: list[T] = collect(self.comm, value)
         return values
@@ -83,21 +83,21 @@ class World:
         return comms
 
 
-def share(comm: MPI.Comm, value: Any, root: int = 0) -> Any:
-    """`value` of rank `root`, on every rank (collective)."""
-    is_root = comm.Get_rank() == root
+def share(comm: MPI.Comm, value: Any) -> Any:
+    """Returns rank 0's `value`, on every rank (collective)."""
+    is_root = comm.Get_rank() == 0
     packed = to_bytes(value) if is_root else np.zeros(0, np.uint8)
     size = np.array([len(packed)], np.int64)
-    comm.Bcast(size, root)
-    _check_came({root: size})
+    comm.Bcast(size)
+    _check_came({0: size})
     packed = packed if is_root else np.zeros(int(size[0]), np.uint8)
-    comm.Bcast([packed, MPI.BYTE], root)
-    _check_came({root: packed})
+    comm.Bcast([packed, MPI.BYTE])
+    _check_came({0: packed})
     return value if is_root else from_bytes(packed)
 
 
 def collect(comm: MPI.Comm, value: Any) -> list[Any]:
-    """Every rank's `value`, on every rank (collective)."""
+    """Returns every rank's `value`, on every rank (collective)."""
     packed, sizes = to_bytes(value), np.zeros(comm.Get_size(), np.int64)
     comm.Allgather(np.array([len(packed)], np.int64), sizes)
     _check_came(dict(enumerate(sizes)))

@@ -20,6 +20,11 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import counted
 
 EXPERIMENT_FILE = "experiment.yaml"
+MOST_IN_VAIN, IN_VAIN_S = 4, 10.0
+"""Starts in a row in which no run begins, after which none follows (`_COUNT`, too); the pause
+before the next one, where Python starts it."""
+LEAST_TIME_LEFT_S = 120.0
+"""With less time until the end of the job around it no run is started: none would come far."""
 _INDEX = '$(printf %03d "$SLURM_ARRAY_TASK_ID")'
 _RANKS = ("nodes", "ntasks-per-node")
 _NUMBERS = ("cpus-per-task", "gpus-per-node")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpcdi.commands.options import make_parser
 from hpcdi.commands.output_file import write_output
-from hpcdi.errors import EXIT_DONE
+from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run.start import yaml_of
 
 HELP = """\
@@ -31,6 +31,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("file", metavar="CONFIG.py", help="configuration of DI-engine")
     parser.add_argument("-o", "--output", metavar="FILE.yaml", help="write it here; default: print")
     options = parser.parse_args(arguments)
+    if Path(options.file).suffix != ".py":
+        raise LaunchError(f"{options.file} is no Python file (x.py) of DI-engine's")
     text = yaml_of(Path(options.file))
     if options.output is None:
         sys.stdout.write(text)

@@ -189,7 +189,7 @@ def _track(kind: str, runs: Mapping[Path, Curves], folder: Path) -> Iterator[str
 def _lines(curves: _OfRuns) -> Iterator[str]:
     width = max(len(name) for of_run in curves.values() for name in of_run)
     for run, of_run in curves.items():
-        yield str(run)
+        yield short(run)
         axis = axis_of(settings_of(RunLayout(run)))
         for name, points in of_run.items():
             values = [point.value for point in points]

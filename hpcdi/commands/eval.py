@@ -30,15 +30,14 @@ from hpcdi.league.battle_agent import BattleAgent, Players, in_turn
 from hpcdi.league.league import OPPONENTS
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.policy.spaces import with_bounds
-from hpcdi.roles.collector.evaluation import evaluate, quotas
-from hpcdi.roles.collector.loop import Loop, policy_loop
+from hpcdi.roles.collector.loop import Loop, evaluate, policy_loop, quotas
 from hpcdi.run.experiment import evaluation_goal
 from hpcdi.run.run_folder import short
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Settings
 from hpcdi.utils.console import others_to_stderr
 from hpcdi.utils.log import say
-from hpcdi.utils.metrics import human_count, human_return
+from hpcdi.utils.metrics import counted, human_count, human_return
 from hpcdi.utils.nested import jsonable
 
 HELP = """\
@@ -164,7 +163,7 @@ def _evaluated(options: argparse.Namespace) -> dict[str, Any]:
     if not options.json:
         env = f"{loaded.config.env.title}, seed {seed}"
         say(f"{saved}\n  config       {short(saved.config_file)}")
-        say(f"  playing      {n_episode} episodes in {env_num} of {env}")
+        say(f"  playing      {counted(n_episode, 'episode')} in {env_num} of {env}")
     env_seed, film_seed, players_seed = loaded.seed.spawn(3)
     make_loop = partial(loop_of, loaded, players_seed)
     with ExitStack() as stack:

@@ -18,8 +18,7 @@ from hpcdi.env.create import create_env_manager
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.probe import look_at
 from hpcdi.errors import ConfigError, EnvError, LaunchError
-from hpcdi.roles.collector.evaluation import evaluate
-from hpcdi.roles.collector.loop import Loop
+from hpcdi.roles.collector.loop import Loop, evaluate
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import published
 from hpcdi.store.disk_full import or_refuse

@@ -14,6 +14,7 @@ import numpy as np
 from hpcdi.commands.options import make_parser, print_lines
 from hpcdi.data import read_episodes
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, StoreError
+from hpcdi.run.run_folder import from_here
 from hpcdi.store.atomic import read_json
 from hpcdi.store.checkpoints import MANIFEST, checkpoint_names
 from hpcdi.store.inspect import inspect
@@ -40,15 +41,16 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser("inspect", HELP, EXIT_CODES)
     parser.add_argument("path", nargs="+", metavar="FILE|RUN", help="file or run folder")
     is_damaged = is_absent = False
-    for path in parser.parse_args(arguments).path:
+    for name in parser.parse_args(arguments).path:
+        layout = RunLayout(Path(name))
+        path = from_here(layout.root)  # of `latest` the run
         report = inspect(path)
-        layout = RunLayout(Path(path))
         report.lines[2:2] = episodes_of(layout)  # after its data
         report.errors += [*lost_shards(layout), *lost_players(layout)]
         print_lines(report.lines)
         for error in report.errors:
             sys.stderr.write(f"hpcdi inspect: {escaped(error)}\n")
-        if is_there(Path(path)):
+        if is_there(path):
             is_damaged |= bool(report.errors)
         else:
             is_absent = True

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     texts = {f: _text_of(kind, names) for f, names in zip(files, _FILES[kind], strict=True)}
     existing = [file for file in texts if Path(file).exists()]
     if existing:
-        raise LaunchError(f"{', '.join(existing)} is there already; nothing was written")
+        raise LaunchError(f"already there: {', '.join(existing)}; nothing was written")
     if importlib.util.find_spec(name) is not None or name in POLICY_REGISTRY:
         raise LaunchError(f"there is a module or a policy {name} already; choose another name")
     class_name = _class_for(name, "".join(texts.values()))

@@ -155,8 +155,23 @@ def find_run(name: str) -> Path:
             submitted.
 
     Raises:
-        LaunchError: there is none. OSError: it cannot be read: it is somebody else's.
+        LaunchError: there is none, or the folder holds several. OSError: it cannot be read: it is
+            somebody else's.
     """
+    root = _named_folder(name)
+    if _is_run(root) or RunLayout(root).submit_file.is_file():
+        return root
+    if (root / SWEEP_FILE).is_file():
+        raise LaunchError(f"{name} is a sweep: hpcdi sweep status {run_folder.short(root)}")
+    if (newest := newest_below(root)) is not None:
+        raise LaunchError(
+            f"{name} is no run, but holds some: name one, such as {run_folder.short(newest)}"
+        )
+    return root
+
+
+def _named_folder(name: str) -> Path:
+    """Returns the folder of a name, a run's or not; see `find_run`."""
     path = Path(name)
     check_entry(path)  # or it would be said to be no run
     if path.is_dir():
@@ -171,14 +186,15 @@ def find_run(name: str) -> Path:
             f"there is no {name}: no such run of this sweep has begun; hpcdi sweep status {shown}"
         )
     if not slurm_queue.is_job_id(name):
-        raise LaunchError(f"there is no {name}; name a run folder, or a Slurm job's number")
+        what = f"{name} is no folder" if path.exists() else f"there is no {name}"
+        raise LaunchError(f"{what}; name a run folder, or a Slurm job's number")
     job = slurm_queue.ask(name)
     places = [Path.cwd()] + ([Path(job.folder)] if job is not None and job.folder else [])
     places = list(dict.fromkeys(places))
     tasks: list[str] = []
     for run in [
         *_folders_near_output(job),
-        *(run for place in places for run in _runs_below(place)),
+        *(run for place in places for run in _runs_in_default_place(place)),
     ]:
         layout = RunLayout(run)
         jobs = jobs_of(layout, run_folder.read(run), read_progress(layout))
@@ -246,16 +262,32 @@ def runs_of(names: Iterable[str]) -> list[Path]:
 
 
 def _runs_in(name: str) -> list[Path]:
-    folder = find_run(name)
-    if _is_run(folder):
-        return [folder]
+    folder = _named_folder(name)
+    runs = [folder] if _is_run(folder) else _runs_below(folder)
+    if not runs:
+        damage = run_folder.damage_of(RunLayout(folder))
+        why = f"'s run.json {damage}" if damage else " is no run folder, and holds none"
+        raise LaunchError(f"{name}{why}")
+    return runs
+
+
+def _runs_below(folder: Path) -> list[Path]:
+    """Returns the runs that lie in a folder, or else in the folders in it, by name."""
     for pattern in ("*/", "*/*/"):
         below = sorted({RunLayout(path).root for path in folder.glob(pattern) if _is_run(path)})
         if below:
             return below
-    damage = run_folder.damage_of(RunLayout(folder))
-    why = f"'s run.json {damage}" if damage else " is no run folder, and holds none"
-    raise LaunchError(f"{name}{why}")
+    return []
+
+
+def newest_below(folder: Path) -> Path | None:
+    """Returns the run in a folder, or in the folders in it, that began or ended last."""
+
+    def changed_at(run: Path) -> float:
+        file = RunLayout(run).run_file
+        return file.stat().st_mtime if file.is_file() else 0.0
+
+    return max(_runs_below(folder), key=changed_at, default=None)
 
 
 def _is_run(folder: Path) -> bool:
@@ -271,8 +303,8 @@ def _folders_near_output(job: QueueJob | None) -> list[Path]:
     return [above, *sorted(above.glob("[0-9]*"))]
 
 
-def _runs_below(place: Path) -> list[Path]:
-    """Returns run folders in the default place, the newest first."""
+def _runs_in_default_place(place: Path) -> list[Path]:
+    """Returns run folders below ``runs``, the newest first."""
     begun = [*place.glob("runs/*/*/run.json"), *place.glob("runs/*/sweeps/*/*/run.json")]
     waiting = [file.parent for file in place.glob("runs/*/*/submit/submit.json")]
     return sorted({file.parent for file in [*begun, *waiting]}, key=os.path.getmtime, reverse=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.commands.run_state import newest_below
 from hpcdi.config.compiled import show_notes
 from hpcdi.config.load import read_mapping
 from hpcdi.config.modules import folders_of_modules, holds_modules, modules_beside, named_code
@@ -21,7 +22,7 @@ from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.policy.base import ColumnarActor, actor_of
 from hpcdi.run import run_folder
 from hpcdi.run.experiment import load_experiment
-from hpcdi.run.policies import columnar_policy, why_not_loaded
+from hpcdi.run.parts import columnar_policy, why_not_loaded
 from hpcdi.run.run_folder import short
 from hpcdi.run.serial import set_threads
 from hpcdi.store.checkpoints import MANIFEST, POLICY_FILE, checkpoint_names, open_checkpoint
@@ -180,8 +181,8 @@ def _elsewhere_in(layout: RunLayout) -> str:
 
 def _of_checkpoint(path: Path) -> Path:
     if not (path / MANIFEST).is_file():
-        runs = [f"{short(one)}" for one in sorted(path.iterdir()) if (one / "run.json").is_file()]
-        hint = f"; did you mean {runs[-1]}?" if runs else f"; name {_NAMES}"
+        newest = newest_below(path)
+        hint = f"; name {_NAMES}" if newest is None else f"; did you mean {short(newest)}?"
         raise LaunchError(
             f"{short(path)} is neither a run (it has no run.json) nor a checkpoint (it has no "
             f"{MANIFEST}){hint}"

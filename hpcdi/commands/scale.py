@@ -19,6 +19,7 @@ from hpcdi.run.slurm_queue import nobody
 from hpcdi.store.atomic import write_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.metrics import counted
 
 HELP = """\
 Change how many collectors of a running run work; the others wait, without environments, until they
@@ -130,8 +131,8 @@ def _check(status: RunStatus, wanted: int) -> tuple[int, int]:
     ranks: int = sum(place["role"] == "collector" for place in status.facts["placement"])
     if wanted > ranks:
         raise LaunchError(
-            f"{run} has {ranks} collector ranks, and none can be added while it runs; stop it and "
-            f"resume it with more: hpcdi train --resume {run} "
+            f"{run} has {counted(ranks, 'collector rank')}, and none can be added while it runs; "
+            f"stop it and resume it with more: hpcdi train --resume {run} "
             f"-n {len(status.facts['placement']) + wanted - ranks}"
         )
     return ranks, needed

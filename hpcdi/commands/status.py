@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.commands.options import add_run, make_parser, seconds_from
-from hpcdi.commands.run_state import SWEEP_FILE, RunStatus, find_run, status_of
+from hpcdi.commands.run_state import SWEEP_FILE, RunStatus, find_run, settings_of, status_of
 from hpcdi.errors import LaunchError
 from hpcdi.run import run_folder
 from hpcdi.run.run_folder import short
@@ -181,7 +181,8 @@ def steps(status: RunStatus) -> list[str]:
     if not status.is_over:
         return [f"hpcdi tail {run} -f", f"tensorboard --logdir {run}"]
     if status.state == "done":
-        return [f"hpcdi eval {run}"]
+        has_own_ranks = settings_of(status.layout).get("env.type") == "mpi"  # eval has none
+        return [f"hpcdi {'curves' if has_own_ranks else 'eval'} {run}"]
     look = [f"hpcdi tail {run}"] if status.facts and status.state != "stopped" else []
     if status.state != "stopped" and status.job_output is not None:
         look.append(f"less {short(status.job_output)}")
@@ -318,7 +319,7 @@ def _waits(status: RunStatus) -> list[str]:
     if buffer:
         text = f"{human_count(buffer['held'])} of {human_count(buffer['capacity'])}"
         if "staleness" in progress and not status.is_over:
-            text += f"; oldest policy {progress['staleness']} iterations behind"
+            text += f"; oldest policy {counted(progress['staleness'], 'iteration')} behind"
         if buffer["blocked"] and not status.is_over:
             text += f"; {buffer['blocked']}"
         lines.append(_line("buffer", text))

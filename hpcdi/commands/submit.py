@@ -44,9 +44,9 @@ from hpcdi.commands.options import (
 )
 from hpcdi.commands.run_state import find_run, job_to_come
 from hpcdi.commands.submitted import exit_code_in, run_here
-from hpcdi.config.load import dump, load
+from hpcdi.config.load import load
 from hpcdi.config.schema import SlurmConfig
-from hpcdi.config.words import literal
+from hpcdi.config.words import dump, literal
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run import guest, resume, run_folder, run_lock, slurm_queue
 from hpcdi.run.environment import OF_A_RANK

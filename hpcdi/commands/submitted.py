@@ -13,7 +13,12 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from hpcdi.commands.batch_script import EXPERIMENT_FILE
+from hpcdi.commands.batch_script import (
+    EXPERIMENT_FILE,
+    IN_VAIN_S,
+    LEAST_TIME_LEFT_S,
+    MOST_IN_VAIN,
+)
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError
 from hpcdi.run.job_end import ends_within
 from hpcdi.store.layout import RunLayout
@@ -22,11 +27,6 @@ from hpcdi.utils.python import python_command
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 _FORWARDED = (signal.SIGUSR2, *_STOPPING)
-_MOST_IN_VAIN = 4
-_ENDING_S = 120.0
-"""Before the end of a job around this one: no start would come far."""
-_IN_VAIN_S = 10.0
-"""Before the next start, where the last one has not begun."""
 
 
 class JobFailedError(HpcdiError):
@@ -55,16 +55,16 @@ def run_here(run_dir: str, ranks: int, option: str) -> int:
     while True:
         before = _text_of(layout.run_file)
         code = start.run()
-        is_stopped = start.were_stopped() or ends_within(_ENDING_S)
+        is_stopped = start.were_stopped() or ends_within(LEAST_TIME_LEFT_S)
         if code == EXIT_DONE or (code == EXIT_REQUEUE and is_stopped):
             return code
         in_vain = in_vain + 1 if _text_of(layout.run_file) == before else 0
-        if code != EXIT_REQUEUE or in_vain == _MOST_IN_VAIN:
+        if code != EXIT_REQUEUE or in_vain == MOST_IN_VAIN:
             raise JobFailedError(f"{' '.join(start.command)}: exit code {code}")
         sys.stdout.write("hpcdi: the run was stopped; it is started again\n")
         sys.stdout.flush()
         if in_vain:
-            wait_s(_IN_VAIN_S)
+            wait_s(IN_VAIN_S)
 
 
 def exit_code_in(said: str) -> int:

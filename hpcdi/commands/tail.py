@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcdi.commands.logs import LogLine, LogReader, logs_of, newest_lines
-from hpcdi.commands.options import add_run, make_parser
+from hpcdi.commands.options import add_run, at_least, make_parser
 from hpcdi.commands.run_state import find_run, status_of
 from hpcdi.errors import EXIT_DONE, EXIT_REQUEUE, LaunchError
 from hpcdi.run import slurm_queue
@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = make_parser("tail", HELP, EXIT_CODES)
     add_run(parser)
     parser.add_argument(
-        "-n", "--lines", type=int, default=20, metavar="N", help="lines to begin with (20)"
+        "-n", "--lines", type=at_least(0), default=20, metavar="N", help="lines to begin with (20)"
     )
     parser.add_argument(
         "--rank",
@@ -92,7 +92,7 @@ def tail(options: argparse.Namespace, verdict: Callable[[], tuple[int | None, st
     logs = _chosen(options)
     if not logs and not options.follow:
         raise LaunchError(_nothing(options))
-    lines, readers = newest_lines(logs, max(options.lines, 0), options.level)
+    lines, readers = newest_lines(logs, options.lines, options.level)
     _show(lines, options)
     return _follow(readers, set(logs), options, verdict) if options.follow else EXIT_DONE
 

@@ -28,8 +28,7 @@ from hpcdi.policy.base import Actor, actor_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.policy.spaces import with_bounds
-from hpcdi.roles.collector.evaluation import evaluate
-from hpcdi.roles.collector.loop import Loop
+from hpcdi.roles.collector.loop import Loop, evaluate
 from hpcdi.run.run_folder import short
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage

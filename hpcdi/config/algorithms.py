@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from hpcdi.config.fields import section, sections, setting
 from hpcdi.config.policy import (
     ACTIVATIONS,
+    MOST_ROWS,
     CollectConfig,
     ContinuousConfig,
     ContinuousModelConfig,
@@ -317,7 +318,7 @@ class R2D2ModelConfig(DQNModelConfig):
 class R2D2LearnConfig(DQNLearnConfig):
     """The update; `batch_size` counts sequences."""
 
-    PAPER_RATIO: ClassVar[float | None] = None  # as many as come (Kapturowski et al. 2019)
+    PAPER_RATIO = None  # as many as come (Kapturowski et al. 2019)
 
     loss: str = setting("mse", "of the TD error; mse: half its square", choices=("huber", "mse"))
     burn_in: int = setting(
@@ -350,10 +351,10 @@ class R2D2CollectConfig(CollectConfig):
         "transitions of one environment that are processed together; sequences end there, and "
         "learn.burn_in steps behind it are learnt from in none: set it well above these",
         minimum=2,
-        maximum=65_535,
+        maximum=MOST_ROWS,
     )
     unroll_len: int = setting(
-        40, "transitions of a sequence, burn-in included", minimum=2, maximum=65_535
+        40, "transitions of a sequence, burn-in included", minimum=2, maximum=MOST_ROWS
     )
     stride: int = setting(20, "transitions from one sequence's start to the next's", minimum=1)
 
@@ -414,7 +415,6 @@ class SACConfig(ContinuousConfig):
     """Settings of SAC."""
 
     DRAWS_ACTIONS = True
-
     TAKES_BONUS = True
 
     type: str = "sac"
@@ -477,7 +477,6 @@ class DiscreteSACConfig(ReplayPolicyConfig):
     ACTIONS = ("discrete",)
     TAKES_MASKS = True
     DRAWS_ACTIONS = True
-
     TAKES_BONUS = True
 
     type: str = "discrete_sac"
@@ -650,7 +649,7 @@ class PPOCollectConfig(CollectConfig):
     """Collecting."""
 
     n_sample: int = setting(
-        128, "steps of each environment between updates of the policy", minimum=1, maximum=65_535
+        128, "steps of each environment between updates of the policy", minimum=1, maximum=MOST_ROWS
     )
     gae_lambda: float = setting(
         0.95, "0: advantages by one step of reward, 1: by all steps", minimum=0, maximum=1
@@ -698,13 +697,13 @@ class IMPALACollectConfig(CollectConfig):
     """Collecting."""
 
     n_sample: int = setting(
-        40, "steps of each environment in a rollout, by one policy", minimum=1, maximum=65_535
+        40, "steps of each environment in a rollout, by one policy", minimum=1, maximum=MOST_ROWS
     )
     unroll_len: int = setting(
         20,
         "transitions of a sequence, at most: V-trace bootstraps after them",
         minimum=1,
-        maximum=65_535,
+        maximum=MOST_ROWS,
     )
 
 

@@ -16,6 +16,8 @@ from hpcdi.utils.registry import ENV_MANAGER_REGISTRY
 
 AUTORESET = ("next_step", "same_step", "disabled")
 """Modes of gymnasium's vector environments, by which an episode follows the one that ended."""
+_MOST_SEEDS = 10_000_000
+"""In a range; more would take the memory of the machine."""
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,8 @@ def seeds_of(given: str | Sequence[int | str]) -> tuple[int, ...]:
             raise ValueError(f"is {each!r}")
         if int(last) < int(first):
             raise ValueError(f"is {each!r}, which runs backwards")
+        if int(last) - int(first) >= _MOST_SEEDS:
+            raise ValueError(f"is {each!r}, more than {_MOST_SEEDS:,} seeds")
         seeds += range(int(first), int(last) + 1)
     return tuple(seeds)
 
@@ -293,7 +297,6 @@ class GymnasiumConfig(NamedEnvConfig):
     wrappers: tuple[str | dict[str, Any], ...] = setting(
         (), "wrappers by name, or with arguments as {type: name, ...}; the innermost first"
     )
-
     action_mask: str = setting(
         "",
         "where masks of legal actions are: 'info' or a key of observations; empty: in the "

@@ -46,14 +46,8 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
         ConfigError: the file is missing, not text or not YAML; or overrides are malformed.
     """
     source = str(path)
-    if Path(path).suffix == ".py":
-        message = f"is Python; where only YAML is read, `hpcdi convert {source} -o FILE.yaml` first"
-        raise ConfigError([Problem("", message)], source)
-    if not Path(path).is_file():
-        message = f"there is no file {source!r}{_neighbours(Path(path))}"
-        if Path(path).exists() or Path(path).is_symlink():
-            message = f"{source!r} is no regular file, or a link to nowhere, and is not read"
-        raise ConfigError([Problem("", message)], source)
+    if why := _why_not_read(source):
+        raise ConfigError([Problem("", why)], source)
     try:
         read = words.read(_text_of(Path(path)), _check_size)
         tree: Any = OmegaConf.create({} if read is None else read)
@@ -74,9 +68,20 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
     return {str(key): value for key, value in resolved.items()}
 
 
-def dump(mapping: Mapping[str, Any]) -> str:
-    """Returns the YAML text of a nested mapping, its keys in order."""
-    return words.write(dict(mapping))
+def _why_not_read(source: str) -> str:
+    """Returns why a path is none of an experiment's file; empty: it may be one."""
+    path = Path(source)
+    if path.suffix == ".py":
+        return f"is Python; where only YAML is read, `hpcdi convert {source} -o FILE.yaml` first"
+    if path.is_file():
+        return ""
+    if (path / "config.yaml").is_file():
+        return f"{source!r} is a run's folder: --resume {source}, or {source}/config.yaml"
+    if path.is_dir():
+        return f"{source!r} is a folder, no file{_neighbours(path)}"
+    if path.exists() or path.is_symlink():
+        return f"{source!r} is no regular file, or a link to nowhere, and is not read"
+    return f"there is no file {source!r}{_neighbours(path)}"
 
 
 def _text_of(path: Path) -> str:

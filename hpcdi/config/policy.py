@@ -30,6 +30,8 @@ from hpcdi.utils.registry import (
     SERIAL_EVALUATOR_REGISTRY,
 )
 
+MOST_ROWS = 65_535
+"""Of an item or a sequence: the columns that count them have 16 bits."""
 TRANSITIONS_PER_UPDATE = 64
 """Where the experiment does not say: about what a run of four ranks does on two cores."""
 PAPER = "paper"
@@ -138,7 +140,7 @@ class ModelConfig:
         128, "size of the memory's state; of gtrxl that of a step in a layer", minimum=1
     )
     memory_len: int = setting(
-        64, "earlier steps that each layer of gtrxl attends to", minimum=1, maximum=65_535
+        64, "earlier steps that each layer of gtrxl attends to", minimum=1, maximum=MOST_ROWS
     )
     memory_layers: int = setting(1, "layers of gtrxl", minimum=1)
     memory_heads: int = setting(4, "heads of attention in each layer of gtrxl", minimum=1)
@@ -177,14 +179,14 @@ class CollectConfig:
         32,
         "transitions of one environment that are processed together; n-step returns end there",
         minimum=1,
-        maximum=65_535,
+        maximum=MOST_ROWS,
     )
     unroll_len: int = setting(
         1,
         "transitions in a row of an episode that one sample of a memory holds, at most; above 1 "
         "with a memory, 1 without",
         minimum=1,
-        maximum=65_535,
+        maximum=MOST_ROWS,
     )
     collector: ParallelCollectorConfig = component(
         PARALLEL_COLLECTOR_REGISTRY, "zergling", "the collecting loop"
@@ -320,9 +322,10 @@ class BaseLearnConfig:
         PAPER,
         "samples drawn for each transition, by all learners together, once the buffer has "
         "its first items; learners wait for collectors, or collectors for learners. 'paper': as "
-        "the algorithm's paper has it (DQN, C51, QR-DQN: 8, and so VDN and QMIX, which with a "
-        "memory count the steps of a sequence; discrete SAC: 16; SAC, TQC, TD3: 256), "
-        "unless update_per_collect or a push_sample_rate_limit says it; null: both run free",
+        "the algorithm's paper has it (DQN, C51, QR-DQN, discrete CQL: 8, and so VDN and QMIX, "
+        "which with a memory count the steps of a sequence; discrete SAC: 16; SAC, TQC, TD3, CQL, "
+        "IQL: 256), unless update_per_collect or a push_sample_rate_limit says it; null: both run "
+        "free",
         above=0,
     )
     learner: LearnerConfig = component(LEARNER_REGISTRY, "base", "the training loop")

@@ -115,15 +115,8 @@ class MarineCollectorConfig(ZerglingCollectorConfig):
 
 
 @dataclass(frozen=True)
-class CommCollectorConfig(ComponentConfig):
-    """Settings of how a collector communicates: there are none."""
-
-    type: str = "mpi_fs"
-
-
-@dataclass(frozen=True)
-class CommLearnerConfig(ComponentConfig):
-    """Settings of how a learner communicates: there are none."""
+class CommConfig(ComponentConfig):
+    """Settings of how a collector or a learner communicates: there are none."""
 
     type: str = "mpi_fs"
 

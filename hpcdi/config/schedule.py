@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -143,12 +144,16 @@ def _by_steps(name: str, given: Mapping[str, Any]) -> Course:
     return course
 
 
+def _is_value(given: object) -> bool:
+    """Returns whether something is a text, or a number that curves can show: no NaN."""
+    if isinstance(given, int):
+        return abs(given) <= sys.float_info.max
+    return isinstance(given, str | float) and given == given  # NaN differs from itself
+
+
 def _values(name: str, given: Any) -> tuple[Value, ...]:
     are_listed = isinstance(given, list | tuple) and bool(given)
-    # NaN differs from itself
-    if not are_listed or not all(
-        isinstance(value, float | int | bool | str) and value == value for value in given
-    ):
+    if not are_listed or not all(map(_is_value, given)):
         raise ValueError(name, f"has values that are numbers, truths or texts, not {given!r}")
     for value, following in itertools.pairwise(given):
         if value == following:

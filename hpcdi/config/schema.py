@@ -342,6 +342,9 @@ def check(config: ExperimentConfig) -> list[Problem]:
     if unknown:
         message = f"must be some of {', '.join(_LOGGERS)}, not {', '.join(map(repr, unknown))}"
         problems.append(Problem("system.loggers", message))
+    if not config.env.manager.auto_reset:
+        message = "a run's environments begin their next episode by themselves; leave it out"
+        problems.append(Problem("env.manager.auto_reset", message))
     problems += _check_data(config)
     if config.callbacks:
         problems += load_object("hpcdi.roles.callbacks:problems_of")(config.callbacks)

@@ -101,7 +101,7 @@ def read(text: str, check: Callable[[yaml.Node], None] = lambda _root: None) -> 
         loader.dispose()
 
 
-def write(value: object, *, is_resolved: bool = True) -> str:
+def dump(value: object, *, is_resolved: bool = True) -> str:
     """Returns the YAML text of mappings, lists, texts, numbers, truths and None, keys in order.
 
     Args:

@@ -250,11 +250,19 @@ class EnvFacts(NamedTuple):
 
 
 class EpisodeStart(NamedTuple):
-    """Start of an episode; an environment that does not exist is created first."""
+    """Start of an episode; an environment that does not exist is created first.
+
+    Attributes:
+        seed: None: its generator goes on.
+        options: for its reset.
+        exists: whether it does.
+        keeps_seed: whether it is tried again by the same seed, where it fails.
+    """
 
     seed: int | None = None
     options: dict[str, Any] | None = None
     exists: bool = False
+    keeps_seed: bool = False
 
 
 class BackendStep(NamedTuple):
@@ -322,6 +330,11 @@ class Backend(Protocol):
     fails_as_one: bool
     wait_num: int | None
     acts: Array
+    observation: Columns
+    keeps_infos: bool
+    kept: Sequence[str]
+    origin: Mapping[str, Sequence[float]]
+    infos: dict[int, Any]
 
     @property
     def resets_alone(self) -> bool:
@@ -356,12 +369,6 @@ class Backend(Protocol):
     def is_taken(self) -> bool:
         """Whether others have begun episodes in these environments: the running ones are gone."""
         ...
-
-    observation: Columns
-    keeps_infos: bool
-    kept: Sequence[str]
-    origin: Mapping[str, Sequence[float]]
-    infos: dict[int, Any]
 
     def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Have environments begin an episode, all at the same time; returns those that failed.
@@ -403,7 +410,7 @@ class Backend(Protocol):
         ...
 
     def retire(self, env: int) -> None:
-        """Close an environment that has failed too often, without waiting for it."""
+        """Close an environment that has failed too often."""
         ...
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -420,9 +421,9 @@ class EnvManager(Closing):
             ends = {env: numbers for env, numbers in step.ends.items() if not failed[env]}
             step = step._replace(over=step.over & ~failed, ended=step.ended & ~failed, ends=ends)
         self.seeds.took(env for env in step.ends if goes_on[env])
-        step = _with_legal_actions(step) if ACTION_MASK in step.successor else step
-        cut = self._too_long(step) if failed is None else []
-        if cut:
+        is_masked_end = step.ends and ACTION_MASK in step.successor
+        step = self._with_legal_actions(step) if is_masked_end else step
+        if cut := self._too_long(step):
             step = self._cut(step, cut)
         live, reward = turns.complete(step.over, backend.acts, step.ended, step.reward)
         episodes.add(step)
@@ -720,7 +721,7 @@ class EnvManager(Closing):
         if self._episodes.is_limited:  # vectors begin, and step, also what nobody plays
             left = self._episodes.left.copy()
             left[[*step.ends]] -= 1
-            acts = acts & np.tile(left > 0, self._players)
+            acts = acts & np.tile((left > 0) & ~self._waiting, self._players)
         failed: dict[int, EnvFailure] = {}
         not_begun: dict[int, EnvFailure] = {}
         if step.not_begun:
@@ -823,14 +824,36 @@ class EnvManager(Closing):
     def _without_legal_action(self, rows: Array) -> dict[int, EnvFailure]:
         """Returns environments of rows (bool) whose mask leaves a part of an action no value."""
         mask = self._backend.observation.get(ACTION_MASK)
-        if mask is None or self._backend.facts is None:
+        if mask is None:
             return {}
-        leaves = Space.of_actions(self._backend.facts.action_space).leaves
-        counts = [count for leaf in leaves for count in leaf.counts]
-        has_any = np.logical_or.reduceat(mask, np.cumsum([0, *counts[:-1]]), axis=1)
         why = f"its mask of actions, of length {mask.shape[1]}, allows none"
-        wrong = envs_of(~has_any.all(axis=1) & rows, self.env_num)
+        wrong = envs_of(self._without_value(mask).any(axis=1) & rows, self.env_num)
         return {env: EnvFailure(f"environment {env} has no legal action: {why}") for env in wrong}
+
+    def _with_legal_actions(self, step: BackendStep) -> BackendStep:
+        """Returns a step in which all is legal where an episode was cut, and nothing was any more.
+
+        So it is of each part of an action: nobody acts there, and what is bootstrapped is the best
+        of all actions.
+        """
+        mask = step.successor[ACTION_MASK]
+        is_none = self._without_value(mask) & step.truncated[:, None]
+        if not is_none.any():
+            return step
+        allow_all = np.repeat(is_none, self._mask_sizes, axis=1)
+        return step._replace(successor={**step.successor, ACTION_MASK: mask | allow_all})
+
+    def _without_value(self, mask: Array) -> Array:
+        """Returns where masks leave a discrete part of an action no value, bool [rows, parts]."""
+        first = np.cumsum([0, *self._mask_sizes[:-1]])
+        return ~np.logical_or.reduceat(mask, first, axis=1)
+
+    @cached_property
+    def _mask_sizes(self) -> list[int]:
+        """Entries of each discrete part of an action in a mask."""
+        facts = self._backend.facts
+        leaves = () if facts is None else Space.of_actions(facts.action_space).leaves
+        return [count for leaf in leaves for count in leaf.counts]
 
     def _failed_rows(self, failures: Mapping[int, EnvFailure]) -> Array:
         """The rows of environments that failed, bool [rows]; those of all where one takes all."""
@@ -872,18 +895,19 @@ class EnvManager(Closing):
     ) -> dict[int, EpisodeStart]:
         """Returns how to begin after a failure: a re-created environment by another seed.
 
-        So does one that is only reset, where all its episodes begin by seeds. Where all episodes
-        are played whoever fails, it is the same one, if that is of a set in order.
+        So does one that is only reset, where all its episodes begin by seeds, or where it was reset
+        by one, which it may never bear. Of a set in order it is the same one, where no step was
+        made, or all episodes are played whoever fails; and so is one of a `ResetParam`.
         """
         if self._backend.fails_as_one:
             return self._starts_of_all({}, exists=False)
-        next_seed = self.seeds.again if self.hands_over else self.seeds.one
-        if start.exists and not failure.is_gone and self._settings.retry_type != "renew":
-            needs_seed = start.seed is None and (
-                env in self._outdated or self.seeds.following()[env] is not None
-            )
-            return {env: start._replace(seed=next_seed(env)) if needs_seed else start}
-        return {env: start._replace(exists=False, seed=next_seed(env))}
+        exists = start.exists and not failure.is_gone and self._settings.retry_type != "renew"
+        had_seed = start.seed is not None
+        by_seeds = env in self._outdated or self.seeds.following()[env] is not None
+        if (had_seed or by_seeds or not exists) and not start.keeps_seed:
+            draw = self.seeds.again if had_seed or self.hands_over else self.seeds.one
+            start = start._replace(seed=draw(env))
+        return {env: start._replace(exists=exists)}
 
     def _tolerates(self, env: int, failure: EnvFailure, activity: str) -> bool:
         """Counts a failure; returns whether to retry the environment. If not, retires it.
@@ -1025,26 +1049,31 @@ class EnvManager(Closing):
     ) -> dict[int, EpisodeStart]:
         """Returns how all environments begin, with the parameters of some."""
         return {
-            env: self._start(env, {"seed": seed, **params.get(env, {})}, exists=exists)
+            env: self._start(env, params.get(env, {}), seed, exists=exists)
             for env, seed in enumerate(self.seeds.all())
         }
 
-    def _start(self, env: int, param: Mapping[str, Any], *, exists: bool = True) -> EpisodeStart:
-        """Returns how one environment begins; without its own seed it takes its stream's next."""
-        seed = param.get("seed")
-        seed = self.seeds.one(env) if seed is None else seed
-        return EpisodeStart(seed, param.get("options"), exists and not self._renewal.over[env])
+    def _start(
+        self,
+        env: int,
+        param: Mapping[str, Any],
+        drawn: int | None = None,
+        *,
+        exists: bool = True,
+    ) -> EpisodeStart:
+        """Returns how one environment begins: by its own seed, or one that is drawn.
 
-
-def _with_legal_actions(step: BackendStep) -> BackendStep:
-    """Returns a step in which all is legal where an episode was cut and its last mask allows none.
-
-    Nobody acts there any more, and what is bootstrapped is the best of all actions.
-    """
-    mask = step.successor[ACTION_MASK]
-    if not step.ends or not (allow_all := step.truncated & ~mask.any(axis=1)).any():
-        return step
-    return step._replace(successor={**step.successor, ACTION_MASK: mask | allow_all[:, None]})
+        Args:
+            env: number of the environment.
+            param: see `ResetParam`.
+            drawn: the seed, where it has none of its own; None: its stream's next.
+            exists: False: it is created first.
+        """
+        seed, is_own = param.get("seed"), param.get("seed") is not None
+        if not is_own:
+            seed = self.seeds.one(env) if drawn is None else drawn
+        exists = exists and not self._renewal.over[env]
+        return EpisodeStart(seed, param.get("options"), exists, is_own)
 
 
 def _are_finite(columns: Columns) -> bool:

@@ -16,6 +16,8 @@ import numpy as np
 from hpcdi.env.contract import number_of, parts_of_step, refuse_dm_env, truth_of
 from hpcdi.errors import EnvError, EnvValueError
 
+TIME_LIMIT = "TimeLimit.truncated"
+"""By this key of an info they say that an episode was cut."""
 _OF_VECTORS = ("single_action_space", "env_is_wrapped")
 """What gymnasium's and gym's vector environments have beside ``num_envs``, and Stable-Baselines3's.
 """
@@ -90,7 +92,7 @@ def space_of(space: Any) -> Any:
 class OldEnv(gymnasium.Env[Any, Any]):
     """An old environment behind gymnasium's API, in which gymnasium's wrappers take it.
 
-    An end is a truncation where ``info["TimeLimit.truncated"]`` says so, else a termination.
+    An end is a truncation where the info's `TIME_LIMIT` says so, else a termination.
 
     Args:
         env: has ``reset()`` or ``reset(seed=...)``, which return an observation, perhaps with an
@@ -167,8 +169,8 @@ class OldEnv(gymnasium.Env[Any, Any]):
             raise EnvValueError("step() must return observation, reward, done and info")
         observation, reward, over, info = result
         is_over = truth_of(over, "done")
-        limit = info.get("TimeLimit.truncated", False) if isinstance(info, Mapping) else False
-        truncated = truth_of(limit, "TimeLimit.truncated")
+        limit = info.get(TIME_LIMIT, False) if isinstance(info, Mapping) else False
+        truncated = truth_of(limit, TIME_LIMIT)
         return observation, number_of(reward), is_over and not truncated, truncated, info
 
     def _seed(self, seed: int | None) -> None:

@@ -35,7 +35,7 @@ from hpcdi.env.contract import (
 )
 from hpcdi.env.gymnasium import cannot_make, errors_of_making
 from hpcdi.env.joint import JointEnv
-from hpcdi.env.old_gym import resets_anew, space_of
+from hpcdi.env.old_gym import TIME_LIMIT, resets_anew, space_of
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array
 from hpcdi.utils.registry import import_module
@@ -335,7 +335,7 @@ class ParallelBattle(BattleEnv):
     def _begin(self, given: Mapping[str, Any]) -> Joint:
         observations, infos = parts_of_reset(self._env.reset(**given))
         self._playing = list(self._env.agents)
-        return self._joint(self._see(observations, infos))
+        return self._joint(self._shown(observations, infos))
 
     def _play(
         self, actions: Sequence[Any], rewards: Array, infos: list[dict[str, Any]]
@@ -351,30 +351,37 @@ class ParallelBattle(BattleEnv):
             if not isinstance(of_all, Mapping):
                 raise EnvValueError(f"{what}: {described(of_all)}, and must be a dict, by player")
         observations, paid, *ends, given_infos = told
-        over = set[str]()
+        left, over = self._ended, set[str]()
         for i, name in enumerate(self.names):
             rewards[i] = number_of(paid.get(name, 0.0), f"reward of player {i} ({name})")
             if self._note_end(name, *(of_all.get(name, False) for of_all in ends)):
                 over.add(name)
             infos[i].update(given_infos.get(name) or {})
         # some leave those in `agents` that have ended; one that comes back is observed
-        ended = {name for name, end in self._ends.items() if any(end.values())}
-        gone = over | (ended - {*observations})
+        gone = over | (self._ended - {*observations})
         self._playing = [name for name in self._env.agents if name not in gone]
         self._go_on(self._playing)
-        seen = self._see(observations, given_infos)
-        if missing := [name for name in self._playing if name not in seen]:
-            raise EnvValueError(f"players {missing} are to act, and have no observation")
-        playing = {name: seen[name] for name in self._playing}
-        return self._joint(playing), not playing
+        seen = {n: own for n, own in observations.items() if n in self._playing or n not in left}
+        return self._joint(self._shown(seen, given_infos)), not self._playing
 
-    def _see(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Any]:
-        seen = {
+    @property
+    def _ended(self) -> set[str]:
+        """Who has ended, and has not come back."""
+        return {name for name, end in self._ends.items() if any(end.values())}
+
+    def _shown(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep what all have seen last; returns the observations of those who are to act.
+
+        Raises:
+            EnvValueError: one of them has none.
+        """
+        self.last_seen |= {
             name: self._observed(name, value, infos.get(name), acts=name in self._playing)
             for name, value in observations.items()
         }
-        self.last_seen.update(seen)
-        return seen
+        if missing := [name for name in self._playing if name not in observations]:
+            raise EnvValueError(f"players {missing} are to act, and have no observation")
+        return {name: self.last_seen[name] for name in self._playing}
 
 
 class TurnBattle(BattleEnv):
@@ -461,6 +468,9 @@ class ForeignBattle:
         info = timestep.info
         is_one = isinstance(info, Mapping)
         infos = [dict(own) for own in ([info] * self.agents if is_one else info)]
+        for own in infos:
+            if TIME_LIMIT in own:
+                own.setdefault("truncated", own[TIME_LIMIT])
         if is_one and np.size(info.get("eval_episode_return", 0)) == self.agents:
             for own, number in zip(infos, np.ravel(info["eval_episode_return"]), strict=True):
                 own["eval_episode_return"] = float(number)

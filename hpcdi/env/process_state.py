@@ -36,7 +36,7 @@ _GUARDED = (
 )  # fmt: skip
 SENT_TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """What launchers, batch systems and people send to all processes of a job at once."""
-_MPI = "mpi4py.MPI"
+_MPI, _PYGAME = "mpi4py.MPI", "pygame"
 _ALWAYS = 10  # times; then once in a while, unless one was taken
 _EVERY_S = 1.0
 _ACTION_BYTES = 256  # C's struct sigaction has fewer
@@ -51,8 +51,8 @@ class SignalGuard:
     may silence for good.
 
     What is taken is put back, signals and output with a warning, once, but for SIGHUP where MPI is
-    imported. The first times and where one was taken it looks for those each time, else once a
-    second: environments may be reset often.
+    imported, and SIGQUIT where pygame is. The first times and where one was taken it looks for
+    those each time, else once a second: environments may be reset often.
 
     Args:
         keeps_output: False: output is the environment's own, as its process.
@@ -97,6 +97,8 @@ class SignalGuard:
         ]
         if _MPI in sys.modules and not self._had_mpi:  # Open MPI takes it as it is loaded
             taken = [each for each in taken if each != signal.SIGHUP.name]
+        if _PYGAME in sys.modules:  # it takes it in its own `init`, whatever an environment does
+            taken = [each for each in taken if each != signal.SIGQUIT.name]
         if taken and not self._is_taken:
             self._is_taken = True
             LOGGER.warning(

@@ -113,10 +113,10 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin an episode; `options` are passed over."""
+        """Begin an episode; options are passed on where there are some."""
         super().reset(seed=seed)
-        del options
-        self._begin(self.battle.reset(seed=seed))
+        given = {"options": options} if options else {}
+        self._begin(self.battle.reset(seed=seed, **given))
         return self._observation(), {}
 
     def _begin(self, seen: list[Any]) -> None:

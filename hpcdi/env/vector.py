@@ -41,7 +41,7 @@ from hpcdi.env.contract import (
 from hpcdi.env.in_process import TIMED_EVERY, call_method, close_or_warn, copy_of_info
 from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
-from hpcdi.types import INFO, NO_SEED, Array, Columns
+from hpcdi.types import ACTION_MASK, INFO, NO_SEED, Array, Columns
 from hpcdi.utils.truths import all_of, any_of
 
 
@@ -132,7 +132,10 @@ class VectorEnvs:
         What it returned may be its own arrays, and what it is given it may change.
         """
         mode, rows = self._mode, self.env_num
-        given = self._acts.value(action or self._nothing, ...)
+        action = action or self._nothing
+        if self._refuses_zeros and not all_of(began):
+            action = self._idle(action, ~began)
+        given = self._acts.value(action, ...)
         observation, reward, terminated, truncated, info = parts_of_step(self._step_env(given))
         reward = rewards_of_all(reward, rows)
         terminated = truths_of_all(terminated, rows, "terminated")
@@ -177,6 +180,23 @@ class VectorEnvs:
             successor, reward, terminated, truncated, ended, began, ends, {}, kept, not_begun
         )
 
+    def _idle(self, action: Columns, rows: Array) -> Columns:
+        """Returns actions of which those of some rows, bool [rows], where nobody acts, are legal.
+
+        Their environments are stepped, too, and may refuse what masks forbid, or is out of bounds.
+        """
+        action = {name: column.copy() for name, column in action.items()}
+        mask: Any = self._other.get(ACTION_MASK)  # of before this step
+        entry = 0
+        for leaf in self._acts.leaves:
+            column = action[leaf.column("action")].reshape(self.env_num, -1)
+            if leaf.low:
+                column[rows] = np.clip(0.0, leaf.low, leaf.high)
+            for part, values in enumerate(leaf.counts if mask is not None else ()):
+                column[rows, part] = mask[rows, entry : entry + values].argmax(axis=1)
+                entry += values
+        return action
+
     def _begin_next(self, mask: Array) -> dict[int, EnvFailure]:
         """Reset some environments, bool [rows], whose step is over; returns the failure of all."""
         try:
@@ -218,9 +238,8 @@ class VectorEnvs:
 
     def turn_over(self) -> None:
         """See `Backend.turn_over`."""
-        for name, column in self.observation.items():
-            self._other[name][...] = column
-        self._swap()
+        self.observation = {name: column.copy() for name, column in self.observation.items()}
+        self._put = self._seen.into(self.observation, ...)
 
     def _swap(self) -> None:
         self.observation, self._other = self._other, self.observation
@@ -277,6 +296,10 @@ class VectorEnvs:
         self._seen = Space.of_observations(observation, origin=self.origin)
         self._acts = Space.of_actions(env.single_action_space)
         self._nothing = self._acts.zeros(self.env_num)
+        bounds = [(leaf.low, leaf.high) for leaf in self._acts.leaves if leaf.low]
+        self._refuses_zeros = self._seen.mask_size > 0 or any(
+            np.any(np.clip(0.0, low, high)) for low, high in bounds
+        )
         if not self.observation:
             self.observation, self._other = (self._seen.zeros(self.env_num) for _ in range(2))
         self._put = self._seen.into(self.observation, ...)

@@ -120,7 +120,7 @@ class AsFloats(gymnasium.ObservationWrapper[Any, Any, Any]):
 
     def _scaling(self, space: Any) -> tuple[spaces.Box, Callable[[Any], Array]]:
         limits = np.stack([space.low, space.high]).astype(np.float64)
-        low, high = sorted(self._scale * limits, key=np.sum)
+        low, high = np.sort(self._scale * limits, axis=0)
         made = spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
         return made, self._scaled
 
@@ -220,7 +220,7 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        is_over = bool(terminated or truncated)
+        is_over = truth_of(terminated, "terminated") or truth_of(truncated, "truncated")
         masked = self._masked(observation, info, is_over=is_over)
         return masked, reward, terminated, truncated, info
 

@@ -38,6 +38,15 @@ def owner_of(mode: object) -> Any:
     return getattr(getattr(mode, "set_attribute", None), "__self__", None)
 
 
+def attribute_of(policy: object, name: str, default: object) -> Any:
+    """Returns an attribute of a policy, or mode, of any kind; `default` if it has none."""
+    get = getattr(policy, "get_attribute", None)
+    try:
+        return default if get is None else get(name)
+    except (NotImplementedError, AttributeError, KeyError):
+        return default
+
+
 class CollectMode(NamedTuple):
     """Methods for a collector.
 
@@ -141,10 +150,7 @@ def actor_of(mode: Any) -> ColumnarActor:
     Raises:
         PolicyError: it has none: it is a policy of dicts.
     """
-    try:
-        actor = mode.get_attribute("columnar")
-    except (NotImplementedError, AttributeError):
-        actor = None
+    actor = attribute_of(mode, "columnar", None)
     if not hasattr(actor, "act"):
         raise PolicyError(
             f"the policy {mode!r} knows no columns: its attribute 'columnar' has no act(observation"

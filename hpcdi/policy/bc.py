@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hpcdi.policy import gradient_step, networks
-from hpcdi.policy.acting.imitating import BCActing
+from hpcdi.policy.acting.bc import BCActing
 from hpcdi.policy.distributions import ActionDistribution
 from hpcdi.policy.torch_policy import TorchPolicy
 from hpcdi.types import ACTION_MASK
@@ -57,7 +57,8 @@ class BCPolicy(BCActing, TorchPolicy):
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             output, _ = self._forward(networks.observation_of(part), {})
-            log_prob = self._log_prob(output, part)
+            legal = part.get(ACTION_MASK)
+            log_prob = self.distribution.log_prob_of_given(output, part, legal)
             loss = gradient_step.mean_share(-log_prob, count)
             return self._extra.added(loss, part, count, log_prob=log_prob)
 
@@ -66,11 +67,3 @@ class BCPolicy(BCActing, TorchPolicy):
         self._updates += 1
         info = {"total_loss": loss.item(), "cur_lr": self._learn.learning_rate}
         return {**info, **self._step.scalars(), **self._extra.logs()}
-
-    def _log_prob(self, output: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """``log p(a|o)``, [batch]."""
-        actions = self.distribution
-        policy = [output, output.new_zeros(actions.means)] if actions.means else [output]
-        columns = {**batch, "raw_action": actions.raw_of(batch)} if actions.means else batch
-        log_prob, _ = actions.log_prob_entropy(policy, columns, batch.get(ACTION_MASK))
-        return log_prob

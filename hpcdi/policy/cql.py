@@ -62,14 +62,14 @@ class CQLPolicy(SACPolicy):
         super().prepare_learning()
         self._drawing = self.random(_ACTIONS)
 
-    def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
-        """See `SACPolicy.update`."""
+    def prepared(self, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """See `SACPolicy.prepared`; with ``uniform_actions, noise_of_actions``, [batch, n, ...]."""
         shape = (len(batch["n_step_return"]), self._cfg.learn.cql_actions, len(self._box[0]))
         uniform = self._drawing.uniform(-1, 1, shape).astype(np.float32)
         normal = self._drawing.standard_normal(shape, dtype=np.float32)
         drawn = {"uniform_actions": uniform, "noise_of_actions": normal}
         there = {n: torch.from_numpy(column).to(self._device) for n, column in drawn.items()}
-        return super().update({**batch, **there})
+        return {**super().prepared(batch), **there}
 
     def critic_losses(self, batch: Mapping[str, Tensor], values: Tensor, target: Tensor) -> Tensor:
         """See `SACPolicy.critic_losses`, with the conservative term, of both critics."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from hpcdi.config.compat import component_class, parse
 from hpcdi.config.fields import ComponentConfig
-from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.policy.acting.network import is_dense
 from hpcdi.policy.base import Policy
 from hpcdi.utils.registry import POLICY_REGISTRY
@@ -38,13 +37,13 @@ def create_policy(
     Raises:
         UnknownTypeError: no policy has that type. ConfigError: its settings are wrong.
     """
+    settings = POLICY_REGISTRY.settings_apart(_type_of(cfg))
     acting = POLICY_REGISTRY.core(_type_of(cfg)) if gets_weights else None
     if acting is not None and enable_field is not None and set(enable_field) <= _ACTS:
-        config = cfg if isinstance(cfg, acting.Config) else parse(acting.Config, cfg, "policy")
-        if isinstance(config, TorchPolicyConfig) and is_dense(config):
+        config = cfg if isinstance(cfg, settings) else parse(settings, cfg, "policy")
+        if is_dense(config):
             return acting(config, enable_field, seed=seed)  # type: ignore[no-any-return]
     is_command = enable_field is not None and list(enable_field) == ["command"]
-    settings = POLICY_REGISTRY.settings_apart(_type_of(cfg))
     if is_command and settings is not None:
         config = cfg if isinstance(cfg, settings) else parse(settings, cfg, settings.__name__)
         return Policy(config, enable_field, seed=seed)

@@ -87,6 +87,25 @@ class ActionDistribution(ActionSampler):
             log_prob, entropy = log_prob + of_box[0], entropy + of_box[1]
         return log_prob, entropy
 
+    def log_prob_of_given(
+        self, outputs: Tensor, columns: Mapping[str, Any], legal: Tensor | None = None
+    ) -> Tensor:
+        """Logarithm of the probability (density) of given actions, [batch].
+
+        Those of Boxes have a deviation of 1.
+
+        Args:
+            outputs: of the network.
+            columns: the actions.
+            legal: see `log_prob_entropy`.
+        """
+        policy = [outputs]
+        if self.means:
+            policy.append(outputs.new_zeros(self.means))
+            columns = {**columns, "raw_action": self.raw_of(columns)}
+        log_prob, _ = self.log_prob_entropy(policy, columns, legal)
+        return log_prob
+
     def raw_of(self, columns: Mapping[str, Tensor]) -> Tensor:
         """Returns what `sample` would have drawn for the Boxes of given actions, [batch, means]."""
         boxes = [leaf.column("action") for leaf in self.leaves if not leaf.counts]

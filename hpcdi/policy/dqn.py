@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpcdi.config.algorithms import DQNLearnConfig
+from hpcdi.config.algorithms import DQNLearnConfig, DQNModelConfig
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.acting.dqn import DQNActing
 from hpcdi.policy.sequences import Sequences
@@ -36,14 +36,15 @@ class DQNPolicy(DQNActing, ReplayPolicy):
 
     _learn: DQNLearnConfig
 
+    _of_sequences: dict[str, Any] | None = None
+    """What an extra loss is given where `losses` has unrolled sequences, see `extra.Outputs`."""
+
     OUTPUTS = ("action", "values")
     SCALARS = ("total_loss", "q_value")
 
     def make_network(self) -> nn.Module:
         """See the module's docstring."""
-        model = self._cfg.model
-        outputs = dataclasses.replace(model, action_shape=model.actions * model.outputs)
-        return networks.make_network(outputs, "dueling_q" if model.dueling else "q")
+        return values_network(self._cfg.model)
 
     # ----------------------------------------------------------------------------------- acting
 
@@ -99,7 +100,7 @@ class DQNPolicy(DQNActing, ReplayPolicy):
                 losses = losses * part["weight"]  # Schaul et al. 2016, 3.4
             of_parts.append((value.detach(), priority.detach()))
             loss = gradient_step.mean_share(losses, count)
-            return self._extra.added(loss, part, count, **self.outputs_of(part, value))
+            return self._extra.added(loss, part, count, **(self._of_sequences or {"value": value}))
 
         loss = self._step.gradients(batch, loss_of)
         self._step.apply()
@@ -107,10 +108,6 @@ class DQNPolicy(DQNActing, ReplayPolicy):
         if len(of_parts) > 1:
             value, priority = map(torch.cat, zip(*of_parts, strict=True))
         return torch.stack((loss, value.mean(), *self._extra.taken())), priority
-
-    def outputs_of(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Any]:  # noqa: ARG002
-        """What an extra loss is given of a part of a batch, beside output and features."""
-        return {"value": value}
 
     def losses(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Loss, value of the action taken, and priority: the absolute TD error; each [batch]."""
@@ -182,6 +179,12 @@ class DQNPolicy(DQNActing, ReplayPolicy):
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
         super()._load_state_dict_learn({"target_model": state_dict["model"], **state_dict})
+
+
+def values_network(model: DQNModelConfig) -> nn.Module:
+    """Make the network that the settings describe: as many outputs as all actions have."""
+    outputs = dataclasses.replace(model, action_shape=model.actions * model.outputs)
+    return networks.make_network(outputs, "dueling_q" if model.dueling else "q")
 
 
 def taken(values: Tensor, action: Tensor) -> Tensor:

@@ -86,9 +86,10 @@ class LastingActions:
 
         An action that is not legal any more ends early.
         """
-        more = max(0, int(envs.max(initial=-1)) + 1 - len(self._remaining))
-        self._action = np.pad(self._action, (0, more))
-        self._remaining = np.pad(self._remaining, (0, more))
+        more = int(envs.max(initial=-1)) + 1 - len(self._remaining)
+        if more > 0:
+            self._action = np.pad(self._action, (0, more))
+            self._remaining = np.pad(self._remaining, (0, more))
         random, remaining = self._action[envs], self._remaining[envs]
         if legal is not None:
             remaining[~legal[np.arange(len(envs)), random]] = 0

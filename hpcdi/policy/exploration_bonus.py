@@ -35,7 +35,7 @@ from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.base import ColumnarActor, TrainColumns
 from hpcdi.policy.distributions import ActionDistribution
-from hpcdi.policy.normalization import Moments, packed_moments
+from hpcdi.policy.normalization import Moments, of_all_learners, packed_moments
 from hpcdi.policy.returns import NEXT_OBSERVATION, following
 from hpcdi.policy.spaces import action_leaves
 from hpcdi.types import Array, Columns
@@ -166,12 +166,7 @@ class Curiosity(Novelty):
         """
         before, after = _features(predictor, columns)
         outputs = predictor.inverse(torch.cat([before, after], dim=1))
-        actions = self._actions
-        given: dict[str, Tensor] = dict(columns)
-        if actions.means:
-            given["raw_action"] = actions.raw_of(columns)
-        policy = [outputs, outputs.new_zeros(actions.means)] if actions.means else [outputs]
-        log_prob, _ = actions.log_prob_entropy(policy, given)
+        log_prob = self._actions.log_prob_of_given(outputs, columns)
         return self._error(predictor, before.detach(), after.detach(), columns) - log_prob
 
     def learnt(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -228,11 +223,7 @@ def _layers(inputs: int, outputs: int) -> nn.Module:
 
 
 NOVELTIES: dict[str, type[Novelty]] = {"rnd": Distillation, "icm": Curiosity}
-
-
-def make_novelty(cfg: TorchPolicyConfig) -> Novelty:
-    """Make what ``policy.exploration_bonus.type`` names."""
-    return NOVELTIES[cfg.exploration_bonus.type](cfg)
+"""By `ExplorationBonusConfig.type`."""
 
 
 def _as_buffers(network: nn.Module) -> nn.Module:
@@ -287,8 +278,8 @@ class Explorer:
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             return gradient_step.mean_share(self._novelty.loss(self._predictor, part), count)
 
+        self._step.set_rate(self._cfg.learning_rate)  # the policy has set its own
         for _ in range(self._cfg.steps):
-            self._step.set_rate(self._cfg.learning_rate)
             loss = self._step.gradients(columns, loss_of)
             self._step.apply()
         if not self._is_counted:
@@ -306,11 +297,8 @@ class Explorer:
     def _count(self, errors: Tensor) -> None:
         """Have a batch's errors among the statistics; collective over the learners."""
         if (moments := self._novelty.errors) is not None:
-            packed = packed_moments(errors.unsqueeze(1))
-            gathered = [torch.empty_like(packed) for _ in range(group.get_world_size())]
-            group.allgather(gathered, packed)
-            for of_learner in gathered:
-                moments.merge(of_learner)
+            for packed in of_all_learners(packed_moments(errors.unsqueeze(1))):
+                moments.merge(packed)
 
     def statistics(self) -> list[Tensor]:
         """Returns what the first batch is counted in before it is learnt from."""

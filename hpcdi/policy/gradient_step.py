@@ -298,7 +298,7 @@ class GradientStep:
             optimizers.load_state(self.optimizer, state["optimizer"])
         if self._scaler is not None and "scaler" in state:
             self._scaler.load_state_dict(state["scaler"])
-            self.skipped_steps = state.get("skipped_steps", 0)
+            self.skipped_steps = state["skipped_steps"]
 
     def _backward(self, loss: Tensor) -> Tensor:
         scaled = loss if self._scaler is None else self._scaler.scale(loss)

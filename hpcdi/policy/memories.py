@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import rnn
@@ -130,21 +131,24 @@ class EpisodeStates:
 
     def read(self, rows: Sequence[int] | Array) -> State:
         """Returns copies of the states of these rows, [rows, ...]."""
-        missing = max(rows, default=-1) + 1 - self._count
+        numbers = np.array(rows, np.int64)
+        missing = int(numbers.max(initial=-1)) + 1 - self._count
         if missing > 0:
             more = self._initial(missing)
             self._states = {n: torch.cat([old, more[n]]) for n, old in self._states.items()}
-        return {name: states[list(rows)] for name, states in self._states.items()}
+        chosen = torch.from_numpy(numbers)
+        return {name: states[chosen] for name, states in self._states.items()}
 
     def write(self, rows: Sequence[int] | Array, state: State) -> None:
         """Store the states after a step of these rows."""
+        chosen = torch.from_numpy(np.array(rows, np.int64))
         for name, states in self._states.items():
-            states[list(rows)] = state[name]
+            states[chosen] = state[name]
 
     def reset(self, rows: Sequence[int] | Array | None = None) -> None:
         """Set the states of rows in which new episodes begin; None: of all."""
-        count = self._count
-        existing = list(range(count)) if rows is None else [row for row in rows if row < count]
+        numbers = np.array(range(self._count) if rows is None else rows, np.int64)
+        existing = torch.from_numpy(numbers[numbers < self._count])
         fresh = self._initial(len(existing))
         for name, states in self._states.items():
             states[existing] = fresh[name]

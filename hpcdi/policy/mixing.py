@@ -12,7 +12,6 @@ Network: observation -> value of each action, float32 [rows, actions]; of QMIX w
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -21,12 +20,11 @@ from torch import Tensor, nn
 
 from hpcdi.config.algorithms import QMIXConfig, QMIXModelConfig, VDNConfig
 from hpcdi.policy import networks
-from hpcdi.policy.acting.mixing import STATE
-from hpcdi.policy.dqn import DQNPolicy, taken
+from hpcdi.policy.dqn import DQNPolicy, taken, values_network
 from hpcdi.policy.memories import initial_state
 from hpcdi.policy.players import ACTS
 from hpcdi.policy.sequences import Sequences
-from hpcdi.policy.spaces import obs_leaves, without
+from hpcdi.policy.spaces import STATE, obs_leaves, without
 
 
 class VDNPolicy(DQNPolicy):
@@ -63,14 +61,10 @@ class VDNPolicy(DQNPolicy):
             target = batch["n_step_return"] + batch["bootstrap_discount"] * bootstrap
         value = self._mixed_each(self._model, taken(values, batch["action"]), batch)
         if self._extra:
-            self._seen = sequences.outputs_for(values, value, self._extra.features)
+            self._of_sequences = sequences.outputs_for(values, value, self._extra.features)
         error = (target - value).detach().abs()
         means = sequences.means
         return means(self.td_losses(value, target)), means(value), means(error)
-
-    def outputs_of(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Any]:
-        """See `DQNPolicy.outputs_of`; of sequences as of R2D2, the value being the team's."""
-        return self._seen if self._remembers and self._extra else super().outputs_of(batch, value)
 
     def _mixed_each(
         self, network: nn.Module, values: Tensor, batch: Mapping[str, Tensor]
@@ -132,10 +126,7 @@ class QMIXPolicy(VDNPolicy):
     def make_network(self) -> nn.Module:
         """See the module's docstring."""
         model = self._cfg.model
-        outputs = dataclasses.replace(
-            without(model, (STATE,)), action_shape=model.actions * model.outputs
-        )
-        network = networks.make_network(outputs, "dueling_q" if model.dueling else "q")
+        network = values_network(without(model, (STATE,)))
         network.add_module("mixer", Mixer(model, self._cfg.players))
         return network
 
@@ -175,11 +166,8 @@ class Mixer(nn.Module):
         parts: list[Any] = [networks.vector_of(leaf, model) for leaf in leaves]
         self._names = [leaf.name for leaf in leaves]
         self.parts = nn.ModuleList(parts)
-        size, hidden, mixing = (
-            sum(p.out_features for p in parts),
-            model.hypernet_size,
-            model.mixing_size,
-        )
+        size = sum(part.out_features for part in parts)
+        hidden, mixing = model.hypernet_size, model.mixing_size
 
         def made(out: int) -> nn.Module:
             if not hidden:

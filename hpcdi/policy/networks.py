@@ -639,14 +639,9 @@ class NoMemory(nn.Module):
         return features, state
 
 
-def lstm(features: int, model: ModelConfig) -> Recurrent:
-    """An LSTM with ``model.memory_size`` cells."""
-    return Recurrent(features, model.memory_size, nn.LSTM, model.memory_span)
-
-
-def gru(features: int, model: ModelConfig) -> Recurrent:
-    """A GRU with ``model.memory_size`` cells."""
-    return Recurrent(features, model.memory_size, nn.GRU, model.memory_span)
+def recurrent(kind: type[nn.LSTM] | type[nn.GRU], features: int, model: ModelConfig) -> Recurrent:
+    """An LSTM or a GRU with ``model.memory_size`` cells."""
+    return Recurrent(features, model.memory_size, kind, model.memory_span)
 
 
 def gtrxl(features: int, model: ModelConfig) -> GTrXL:
@@ -871,8 +866,8 @@ ENCODERS: dict[str, Callable[..., Any]] = {
 }
 MEMORIES: dict[str, Callable[..., Any]] = {
     "none": NoMemory,
-    "lstm": lstm,
-    "gru": gru,
+    "lstm": partial(recurrent, nn.LSTM),
+    "gru": partial(recurrent, nn.GRU),
     "gtrxl": gtrxl,
 }
 HEADS: dict[str, Callable[..., nn.Module]] = {
@@ -917,20 +912,19 @@ class Greedy(nn.Module):
         parameters: Callable[..., Mapping[str, Tensor]] | None = None,
     ) -> None:
         super().__init__()
-        self.firsts: dict[str, tuple[int, ...]] = {}
-        self.logits = 0
-        self.starts: dict[str, Sequence[int]] = {}
-        self._parameters_of = parameters
-        self._told: tuple[str, ...] = ()
         self.network, self.inputs = network, dict(inputs or {})
-        self._greedy = greedy
-        action, *others = names
+        self._greedy, self._parameters_of = greedy, parameters
         self._outputs = len(names)
         self._parts = [name.removeprefix("action/") for name in action_names]
         self._states = [name for name in self.inputs if name.startswith(STATES)]
+        self._parameter_names: tuple[str, ...] = ()  # of those that are returned, too
+        action, *others = names
         after = [f"next_{name}" for name in self._states]
         self.output_names = (*(action_names or (action,)), *others, *after)
         self.far: dict[str, str] = {}
+        self.starts: dict[str, Sequence[int]] = {}
+        self.firsts: dict[str, tuple[int, ...]] = {}
+        self.logits = 0
 
     def tell(self) -> None:
         """Return also the parameters of the distribution; they are computed once, for names."""
@@ -939,11 +933,10 @@ class Greedy(nn.Module):
         zeros = {name: self.first(name) for name in self.inputs}
         with torch.no_grad():
             output, _ = self.network(observation_of(zeros), state_of(zeros))
-        names = tuple(self._parameters_of(output, None))
-        after = [name for name in self.output_names if name.startswith("next_")]
-        before = self.output_names[: len(self.output_names) - len(after)]
-        self._told = names
-        self.output_names = (*before, *names, *after)
+        self._parameter_names = tuple(self._parameters_of(output, None))
+        first = len(self.output_names) - len(self._states)  # of the states after the step
+        before, after = self.output_names[:first], self.output_names[first:]
+        self.output_names = (*before, *self._parameter_names, *after)
 
     def first(self, name: str) -> Tensor:
         """An input [1, ...] of zeros, or of the first values that it can have."""
@@ -984,9 +977,9 @@ class Greedy(nn.Module):
         actions = [action[name] for name in self._parts] if self._parts else [action]
         names = [f"action/{name}" for name in self._parts] or ["action"]
         actions = [self._counted(name, one) for name, one in zip(names, actions, strict=True)]
-        if self._parameters_of is not None and self._told:
-            told = self._parameters_of(output, legal[0] if legal else None)
-            others += [told[name] for name in self._told]
+        if self._parameters_of is not None and self._parameter_names:
+            parameters = self._parameters_of(output, legal[0] if legal else None)
+            others += [parameters[name] for name in self._parameter_names]
         after = (state[name.removeprefix(STATES)] for name in self._states)
         return (*actions, *others, *after)
 

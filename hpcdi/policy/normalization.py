@@ -29,10 +29,9 @@ from hpcdi.comm import group
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy.acting.base import DISCOUNTED
-from hpcdi.policy.acting.mixing import STATE
 from hpcdi.policy.acting.network import VARIANCE_EPSILON
 from hpcdi.policy.players import ACTS
-from hpcdi.policy.spaces import is_normalised, obs_leaves
+from hpcdi.policy.spaces import STATE, is_normalised, obs_leaves
 from hpcdi.store.rows import SEQUENCE_LEN
 from hpcdi.types import Array
 
@@ -81,6 +80,13 @@ def packed_moments(rows: Tensor) -> Tensor:
     mean = rows.mean(dim=0) if len(rows) else rows.new_zeros(rows.shape[1])
     count = torch.full((1,), len(rows), dtype=torch.float64, device=rows.device)
     return torch.cat([count, mean, (rows - mean).square().sum(dim=0)])
+
+
+def of_all_learners(packed: Tensor) -> list[Tensor]:
+    """What each learner has packed, in one order, so that all merge the same; collective."""
+    gathered = [torch.empty_like(packed) for _ in range(group.get_world_size())]
+    group.allgather(gathered, packed)
+    return gathered
 
 
 class Normalizer(nn.Module):
@@ -180,9 +186,7 @@ class Normalizer(nn.Module):
                 "policy.normalize: an observation or a reward is infinite, and has no mean; clip "
                 "it in the environment, e.g. by env.wrappers: [{type: ClipReward, ...}]"
             )
-        gathered = [torch.empty_like(packed) for _ in range(group.get_world_size())]
-        group.allgather(gathered, packed)
-        for of_learner in gathered:  # in one order, so that all learners have equal statistics
+        for of_learner in of_all_learners(packed):
             own = torch.split(of_learner, [len(part) for part in parts])
             for (_, moments), each in zip(tracked, own, strict=True):
                 moments.merge(each)

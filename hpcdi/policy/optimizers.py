@@ -37,7 +37,7 @@ def make_optimizer(network: nn.Module, settings: LearnConfig) -> torch.optim.Opt
         optimizer: torch.optim.Optimizer = make(
             network.parameters(), lr=settings.learning_rate, **arguments
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise PolicyError(
             f"{_SETTING}: {path} cannot be made of {arguments or 'no arguments'}: {error}"
         ) from error

@@ -21,10 +21,9 @@ from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.team import TeamConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
-from hpcdi.policy.acting.mixing import STATE
 from hpcdi.policy.base import ColumnarActor, TrainColumns
 from hpcdi.policy.returns import following
-from hpcdi.policy.spaces import with_spaces
+from hpcdi.policy.spaces import STATE, with_spaces
 from hpcdi.store.rows import SEQUENCE_LEN
 from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, RowView, Spaces
 from hpcdi.utils.nested import take_rows

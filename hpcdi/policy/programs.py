@@ -70,7 +70,7 @@ class TorchProgram:
         with exporting(module):
             exported = torch.export.export(module, tuple(example.values()), dynamic_shapes=free)
             file = io.BytesIO()
-            names = json.dumps({"inputs": list(example), "outputs": _names(module)})
+            names = json.dumps({"inputs": list(example), "outputs": output_names(module)})
             torch.export.save(exported, file, extra_files={_NAMES: names})
         return Program(file.getvalue(), _signature(module, example, batch))
 
@@ -103,7 +103,7 @@ class OnnxProgram:
                 dynamic_shapes=free,
                 verbose=False,
                 input_names=list(example),
-                output_names=list(_names(module)),
+                output_names=list(output_names(module)),
             )
             data: bytes = program.model_proto.SerializeToString()  # type: ignore[union-attr]
         return Program(data, _signature(module, example, batch))
@@ -160,7 +160,8 @@ def _example(
     return example, (free,) if isinstance(module, Greedy) else free
 
 
-def _names(module: nn.Module) -> tuple[str, ...]:
+def output_names(module: nn.Module) -> tuple[str, ...]:
+    """Names of what a module returns, see `hpcdi.policy.networks.Greedy`; by default an action."""
     return getattr(module, "output_names", ("action",))
 
 
@@ -179,7 +180,9 @@ def _signature(
             name,
             f"{str(t.dtype).removeprefix('torch.')} [{', '.join([first, *map(str, t.shape[1:])])}]",
         )
-        for name, t in zip((*example, *_names(module)), (*example.values(), *outputs), strict=True)
+        for name, t in zip(
+            (*example, *output_names(module)), (*example.values(), *outputs), strict=True
+        )
     )
 
 

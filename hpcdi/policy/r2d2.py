@@ -47,7 +47,7 @@ class R2D2Policy(DQNPolicy):
             target = scaled(batch["n_step_return"] + bootstrap, learn.rescale)
         value = taken(values, batch["action"])
         if self._extra:
-            self._seen = sequences.outputs_for(values, value, self._extra.features)
+            self._of_sequences = sequences.outputs_for(values, value, self._extra.features)
         error = torch.where(sequences.learnt, target - value, 0.0)
         size = error.detach().abs()
         # eq. of sec. 2.3
@@ -59,10 +59,6 @@ class R2D2Policy(DQNPolicy):
         """See `DQNPolicy.td_losses`; of ``learn.loss: mse`` half the square."""
         losses = super().td_losses(value, target)
         return 0.5 * losses if self._cfg.learn.loss == "mse" else losses
-
-    def outputs_of(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Any]:  # noqa: ARG002
-        """Of [sequences, steps]: see `extra.Outputs`; the rows that are learnt from count."""
-        return self._seen if self._extra else {}
 
 
 def scaled(value: Tensor, slope: float) -> Tensor:

@@ -8,11 +8,13 @@ discrete actions. Convolutions and memories have no such form.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import PolicyError
-from hpcdi.policy.programs import exporting
+from hpcdi.policy.programs import exporting, output_names
 from hpcdi.types import Array
 
 _ROOM = 1 << 32
@@ -36,7 +38,7 @@ _MOVES = (
     *("alias", "detach", "slice", "select", "split_with_sizes", "cat", "_to_copy", "getitem"),
     "index",
 )
-_IGNORED = "_assert_tensor_metadata"
+_FIGURES = ("mean", "sum", "amax", "argmax")
 _EACH: dict[str, tuple[str, str]] = {
     "add": ("{0} + {1}", "{0} + {1}"),
     "sub": ("{0} - {1}", "{0} - {1}"),
@@ -134,7 +136,7 @@ class Language(Protocol):
         ...
 
     def reduce(self, out: str, given: str, how: str, size: tuple[int, int]) -> None:
-        """``mean``, ``sum``, ``amax`` or ``argmax`` of each row of [rows, columns]; NaN of NaN."""
+        """One of `_FIGURES` of each row of [rows, columns]; NaN of NaN."""
         ...
 
     def text(self, title: str, name: str, sizes: tuple[int, int], result: str) -> dict[str, str]:
@@ -209,7 +211,7 @@ class _Translation:
         ):
             self._values[given] = _Computed(torch.arange(start, start + size).reshape(1, *shape))
             start += size
-        names = getattr(module, "output_names", ("action",))
+        names = output_names(module)
         self._actions = sum(each == "action" or each.startswith("action/") for each in names)
 
     def _constants(self) -> dict[str, Any]:
@@ -253,7 +255,11 @@ class _Translation:
         name = "getitem" if node.target is operator.getitem else node.target.overloadpacket.__name__
         if name in _MOVES:
             return self._moved(name, node, args)
-        rule: Callable[..., Any] | None = getattr(self, f"_{name.lstrip('_')}", None)
+        rule: Callable[..., Any] | None
+        if name in _FIGURES:
+            rule = functools.partial(self._reduced, name)
+        else:
+            rule = getattr(self, f"_{name.lstrip('_')}", None)
         if rule is not None:
             try:
                 inspect.signature(rule).bind(*args, **node.kwargs)
@@ -313,10 +319,9 @@ class _Translation:
         """Returns the name of a buffer with just these numbers, in order; copies where need be."""
         flat = codes.reshape(-1).numpy()
         if not len(flat):
-            said = (
+            raise PolicyError(
                 "an array without numbers has no form in C or Fortran: have no such part in a space"
             )
-            raise PolicyError(said)
         owner, first = divmod(int(flat[0]), _ROOM)
         if first == 0 and np.array_equal(flat, np.arange(len(flat)) + flat[0]):
             return self._names[owner]
@@ -337,18 +342,19 @@ class _Translation:
 
     # ---- what is computed
 
-    def _each(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Computed:
-        args = list(args)
-        if set(kwargs) - {"alpha"} or (name not in ("elu",) and kwargs.get("alpha", 1) != 1):
-            raise PolicyError(f"a policy that computes {name!r} with {dict(kwargs)} {_NO_FORM}")
-        if name == "elu" and args[1:] not in ([], [1], [1.0]):
-            raise PolicyError(f"a policy that computes 'elu' with {args[1:]} {_NO_FORM}")
-        args = args[:1] if name == "elu" else args
-        shape = np.broadcast_shapes(*(_shape_of(arg) for arg in args))
-        operands = [self._operand(arg, shape) for arg in args]
+    def _each(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})
+    ) -> _Computed:
+        count = 2 if "{1}" in _EACH[name][0] else 1
+        operands, factors = args[:count], [*args[count:], kwargs.get("alpha", 1)]
+        if set(kwargs) - {"alpha"} or any(factor != 1 for factor in factors):
+            said = dict(kwargs) or factors[:-1]
+            raise PolicyError(f"a policy that computes {name!r} with {said} {_NO_FORM}")
+        shape = np.broadcast_shapes(*map(_shape_of, operands))
+        given = [self._operand(operand, shape) for operand in operands]
         out = self._new("h")
         made = self._made(out, shape)
-        self._language.each(out, int(np.prod(shape)), name, operands)
+        self._language.each(out, int(np.prod(shape)), name, given)
         return made
 
     def _operand(self, value: object, shape: Sequence[int]) -> Operand:
@@ -362,55 +368,45 @@ class _Translation:
         return Operand(name)
 
     def _addmm(self, bias: Any, given: Any, weight: Any) -> _Computed:
-        if not isinstance(weight, Tensor) or not isinstance(bias, Tensor):
+        is_linear = isinstance(weight, Tensor) and isinstance(bias, Tensor)
+        if not is_linear or bias.numel() not in (1, weight.shape[1]):
             raise PolicyError(f"a policy that multiplies computed matrices {_NO_FORM}")
-        source = self._whole(given.codes)
-        number = self._count + 1
-        out, names = self._new("h"), (f"w{number}", f"b{number}")
         size = (weight.shape[1], weight.shape[0])
+        names = self._new("w"), self._new("b")
         self._language.constant(names[0], weight.t().double().numpy())
-        self._language.constant(names[1], bias.double().numpy().ravel())
-        made = self._made(out, (1, size[0]))
-        self._language.linear(out, source, *names, size)
-        return made
+        self._language.constant(names[1], bias.double().flatten().expand(size[0]).numpy())
+        rows = []
+        for row in given.codes:
+            source, out = self._whole(row), self._new("h")
+            rows.append(self._made(out, size[:1]).codes)
+            self._language.linear(out, source, *names, size)
+        return _Computed(torch.stack(rows))
 
     def _mm(self, given: Any, weight: Any) -> _Computed:
-        return self._addmm(torch.zeros(weight.shape[1]), given, weight)
+        return self._addmm(torch.zeros(1), given, weight)
 
     def _clamp(self, value: Any, low: Any = None, high: Any = None) -> _Computed:
         if low is not None:
-            value = self._each("maximum", [value, low], {})
-        return value if high is None else self._each("minimum", [value, high], {})
+            value = self._each("maximum", [value, low])
+        return value if high is None else self._each("minimum", [value, high])
 
     def _where(self, condition: Any, value: Any, other: Any) -> _Computed:
         if isinstance(condition, _Computed):
             raise PolicyError(f"a policy that chooses by computed numbers {_NO_FORM}")
         return _Computed(torch.where(condition, self._codes(value), self._codes(other)))
 
-    def _reduced(self, how: str, value: Any, dims: Any, keeps: bool) -> _Computed:
+    def _reduced(self, how: str, value: Any, dims: Any = None, keepdim: bool = False) -> _Computed:
         codes = value.codes
         dims = range(codes.ndim) if dims is None or dims == [] else dims  # of all numbers
         dims = sorted(dim % codes.ndim for dim in ([dims] if isinstance(dims, int) else dims))
         kept = [dim for dim in range(codes.ndim) if dim not in dims]
         rows = int(np.prod([codes.shape[dim] for dim in kept]))
         source = self._whole(codes.permute(*kept, *dims))
-        shape = [1 if d in dims else n for d, n in enumerate(codes.shape) if keeps or d in kept]
+        shape = [1 if d in dims else n for d, n in enumerate(codes.shape) if keepdim or d in kept]
         out = self._new("h")
         made = self._made(out, shape)
         self._language.reduce(out, source, how, (rows, codes.numel() // rows))
         return made
-
-    def _mean(self, value: object, dims: object = None, keepdim: bool = False) -> _Computed:
-        return self._reduced("mean", value, dims, keepdim)
-
-    def _sum(self, value: object, dims: object = None, keepdim: bool = False) -> _Computed:
-        return self._reduced("sum", value, dims, keepdim)
-
-    def _amax(self, value: object, dims: object = None, keepdim: bool = False) -> _Computed:
-        return self._reduced("amax", value, dims, keepdim)
-
-    def _argmax(self, value: object, dim: object = None, keepdim: bool = False) -> _Computed:
-        return self._reduced("argmax", value, dim, keepdim)
 
     def _constant_pad_nd(self, given: Any, pad: Sequence[int], value: float = 0.0) -> _Computed:
         number = int(self._codes(torch.tensor([value])))
@@ -421,26 +417,27 @@ class _Translation:
         return _Computed(codes)
 
     def _log_softmax(self, value: object, dim: int, _is_half: bool) -> _Computed:
-        above = self._each("sub", [value, self._amax(value, dim, True)], {})
-        total = self._sum(self._each("exp", [above], {}), dim, True)
-        return self._each("sub", [above, self._each("log", [total], {})], {})
+        above = self._each("sub", [value, self._reduced("amax", value, dim, True)])
+        total = self._reduced("sum", self._each("exp", [above]), dim, True)
+        return self._each("sub", [above, self._each("log", [total])])
 
     def _softmax(self, value: object, dim: int, _is_half: bool) -> _Computed:
-        above = self._each("sub", [value, self._amax(value, dim, True)], {})
-        powers = self._each("exp", [above], {})
-        return self._each("div", [powers, self._sum(powers, dim, True)], {})
+        above = self._each("sub", [value, self._reduced("amax", value, dim, True)])
+        powers = self._each("exp", [above])
+        return self._each("div", [powers, self._reduced("sum", powers, dim, True)])
 
     def _native_layer_norm(
         self, value: Any, shape: Sequence[int], weight: Any, bias: Any, epsilon: float
     ) -> list[Any]:
         dims = list(range(value.codes.ndim - len(shape), value.codes.ndim))
-        apart = self._each("sub", [value, self._mean(value, dims, True)], {})
-        variance = self._mean(self._each("mul", [apart, apart], {}), dims, True)
-        deviation = self._each("sqrt", [self._each("add", [variance, epsilon], {})], {})
-        scaled = self._each("div", [apart, deviation], {})
+        apart = self._each("sub", [value, self._reduced("mean", value, dims, True)])
+        squares = self._each("mul", [apart, apart])
+        variance = self._reduced("mean", squares, dims, True)
+        deviation = self._each("sqrt", [self._each("add", [variance, epsilon])])
+        scaled = self._each("div", [apart, deviation])
         if weight is not None:
-            scaled = self._each("mul", [scaled, weight], {})
-        return [scaled if bias is None else self._each("add", [scaled, bias], {})]
+            scaled = self._each("mul", [scaled, weight])
+        return [scaled if bias is None else self._each("add", [scaled, bias])]
 
 
 def _shape_of(value: object) -> tuple[int, ...]:

@@ -29,6 +29,8 @@ MOST_ONE_HOT = 50_000
 """Values of a discrete observation beyond which it is not one-hot."""
 NO_BOUND = 1e30
 """Bounds from here on say that there are none."""
+STATE = "state"
+"""The part of an observation that is the whole team's."""
 _MOST_WHOLE, _MOST_WHOLE_DOUBLE = 1 << 24, 1 << 53
 KINDS = {
     "discrete": "Discrete",

@@ -179,8 +179,7 @@ class TeamPolicy(Policy):
             if (priority := log.pop("priority", None)) is not None:
                 priorities.append(_of_team(priority, rows, len(group.players), len(data["reward"])))
             losses.append(log.get("total_loss", 0.0))
-            rate = log.pop("cur_lr", None)
-            logs.setdefault("cur_lr", rate)
+            logs.setdefault("cur_lr", log.pop("cur_lr", None))
             prefix = f"{group.name}/" if len(self._groups) > 1 else ""
             logs |= {f"{prefix}{name}": value for name, value in log.items()}
         logs["total_loss"] = sum(losses)
@@ -211,10 +210,8 @@ class TeamPolicy(Policy):
         """The networks of the policies that have one, as one module, by the policies' names."""
         from torch import nn  # which collectors do without
 
-        team, networks = (
-            nn.Module(),
-            {n: getattr(p, "_model", None) for n, p in self._policies.items()},
-        )
+        networks = {n: getattr(p, "_model", None) for n, p in self._policies.items()}
+        team = nn.Module()
         team._modules.update({n: each for n, each in networks.items() if each is not None})
         return team
 

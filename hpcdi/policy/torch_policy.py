@@ -229,9 +229,9 @@ class TorchPolicy(ActingPolicy):
         """
         optimizer, learn = self.make_optimizer(network), self._cfg.learn
         if not decays:
-            for group in optimizer.param_groups:
-                if "weight_decay" in group:
-                    group["weight_decay"] = 0.0
+            for parameters in optimizer.param_groups:
+                if "weight_decay" in parameters:
+                    parameters["weight_decay"] = 0.0
         step = gradient_step.GradientStep(network, optimizer, learn, self._device)
         self._steps.append(step)
         return step
@@ -320,16 +320,16 @@ class TorchPolicy(ActingPolicy):
         self._step = self.make_step(network)
 
     def _forward_learn(self, data: Mapping[str, Any], **_kwargs: Any) -> dict[str, Any]:
-        statistics = [] if self._normalizer is None else [*self._normalizer.buffers()]
-        statistics += [] if self._bonus is None else self._bonus.statistics()
-        copies, iterations = [each.clone() for each in statistics], self._iterations
+        moments = [] if self._normalizer is None else [*self._normalizer.buffers()]
+        moments += [] if self._bonus is None else self._bonus.statistics()
+        copies, iterations = [each.clone() for each in moments], self._iterations
         try:
             return self._learn_once(data)
         except GroupBrokenError:  # the batch is repeated, and counted then; see `Learner._learn`
             self._iterations = iterations
             self._extra.taken()  # what the attempt that is given up has told of itself
-            for statistic, copy in zip(statistics, copies, strict=True):
-                statistic.copy_(copy)
+            for moment, copy in zip(moments, copies, strict=True):
+                moment.copy_(copy)
             raise
 
     def _learn_once(self, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -514,7 +514,8 @@ class TorchPolicy(ActingPolicy):
         if self._cfg.normalize.observation or self._cfg.normalize.reward:
             network.add_module("normalizer", normalization.Normalizer(self._cfg))
         if self._cfg.exploration_bonus.type != "none":
-            network.add_module("novelty", exploration_bonus.make_novelty(self._cfg))
+            novelty = exploration_bonus.NOVELTIES[self._cfg.exploration_bonus.type](self._cfg)
+            network.add_module("novelty", novelty)
         return network
 
     def actor_alone(self) -> tuple[nn.Module, Any, tuple[str, ...]]:

@@ -1,9 +1,9 @@
 """The index of a replay buffer: ids, priorities, uses and ages of items; it draws slots.
 
 Item n has the unique id n and lies in slot ``n mod capacity``, so its id alone finds it, and the id
-of an overwritten item is recognised. The items
-themselves are elsewhere: in the shards and the learners' rings of a run over ranks, whose rank 0
-draws row numbers; or beside the index, in the buffers of `hpcdi.worker.replay_buffer`.
+of an overwritten item is recognised. The items themselves are elsewhere: in the shards and the
+learners' rings of a run over ranks, whose rank 0 draws row numbers; or beside the index, in the
+buffers of `hpcdi.worker.replay_buffer`.
 """
 
 from __future__ import annotations
@@ -436,16 +436,15 @@ class ReplayIndex:
         mass[slots] = marks["mass"]
         alpha = self.alpha
         # a mass is a priority to the power of the saved alpha; setting ours below converts it
-        self._sampler.alpha = float(marks.get("alpha", alpha))
+        self._sampler.alpha = float(marks["alpha"])
         self._sampler.restore(mass)
         self._use[slots] = marks["use"]
         self._made_at[slots] = marks["made_at"]
         self._oldest = -math.inf  # to be found
         self._alive = int(np.count_nonzero(marks["mass"]))
         self.max_priority = float(marks["max_priority"])
-        start = float(state["annealing"]["start"])
-        if marks.get("beta", start) == self._cfg.exponents()[1]:
-            self._beta_start = start
+        if marks["beta"] == self._cfg.exponents()[1]:
+            self._beta_start = float(state["annealing"]["start"])
         self._draws = int(state["annealing"]["draws"])
         self._rng.bit_generator.state = state["rng"]["state"]
         self.alpha = alpha

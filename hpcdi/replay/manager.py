@@ -158,11 +158,11 @@ class ReplayManager:
             for block in [b for b in state["blocks"] if partition.has_read(b, self._published)]:
                 self._published.pop(block["path"], None)
         # by ids: a block that was lent had no path yet
-        anew = {ready.block_id: ready.transitions for ready in self._published.values()}
+        anew = {ready.block_id for ready in self._published.values()}
         for block in (block for state in states.values() for block in state["blocks"]):
             block_id = int(block["block_id"])
             if block["end_id"] >= 0 and block_id in anew:
-                self._note_counted(block_id, int(block.get("read", anew[block_id])))
+                self._note_counted(block_id, int(block["read"]))
         return orders
 
     def _note_counted(self, block_id: int, transitions: int) -> None:
@@ -374,8 +374,9 @@ class ReplayManager:
 
     def state_dict(self) -> dict[str, Any]:
         """State of all partitions, by learner rank, and the blocks that wait for a learner."""
+        parts = {f"rank{rank}": part.state_dict() for rank, part in self.partitions.items()}
         return {
-            "partitions": {f"rank{rank}": p.state_dict() for rank, p in self.partitions.items()},
+            "partitions": parts or self._restored,
             "counted_before": self._counted_before,
             "waiting": [*self._early.paths, *(b.shard.path for b in self._stored_early)],
             "drawn": self._restored_drawn + self.samples_drawn(),
@@ -402,9 +403,8 @@ class ReplayManager:
         self.steps_admitted = int(state["steps"])
         self.take_published(published or {})
         here = {ready.block_id for ready in self._published.values()}
-        names = ("counted", "counted_transitions")  # states of before have neither
-        counts = zip(*(map(int, state.get(name, ())) for name in names), strict=False)
-        self._counted = {block_id: count for block_id, count in counts if block_id in here}
+        counted = zip(state["counted"], state["counted_transitions"], strict=True)
+        self._counted = {int(block_id): int(n) for block_id, n in counted if block_id in here}
 
     def take_published(self, published: Mapping[str, BlockReady]) -> None:
         """Take the blocks of earlier starts of the run, before learners start; see `open`.

@@ -30,7 +30,7 @@ policies that are too old are dropped.
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from dataclasses import field
 from typing import Any, ClassVar
@@ -120,7 +120,7 @@ class Backlog:
         self.cut: set[int] = set()
         self._limit, self._rule = limit, rule
         self._waiting: deque[tuple[BlockReady, int]] = deque()  # each with its number of items
-        self._unread: set[int] = set()
+        self._unread = Counter[int]()  # pieces of blocks that are being read, by the blocks' ids
         self._freed: list[str] = []
 
     @property
@@ -180,7 +180,7 @@ class Backlog:
             ready, items = self._waiting.popleft()
             taken.append(ready)
             self.items -= items
-            self._unread.add(ready.block_id)
+            self._unread[ready.block_id] += 1
         return taken
 
     def take_all(self) -> list[BlockReady]:
@@ -191,8 +191,10 @@ class Backlog:
         return taken
 
     def read(self, block_id: int) -> None:
-        """The learner has read a block, or failed to."""
-        self._unread.discard(block_id)
+        """The learner has read a block, or a piece of it, or failed to."""
+        self._unread[block_id] -= 1
+        if self._unread[block_id] <= 0:
+            del self._unread[block_id]
         self.must_read.discard(block_id)
 
     def take_freed(self) -> list[str]:
@@ -607,20 +609,17 @@ class Partition:
     def has_read(self, block: Mapping[str, Any], published: Mapping[str, BlockReady]) -> bool:
         """Returns whether all of a saved block was read; of an open one only pieces may have been.
 
-        Whatever its items were then: another burn-in, and there are more or fewer.
+        By transitions: with another burn-in there are more or fewer items.
 
         Args:
             block: of a `state_dict`.
             published: the blocks that exist, by name; one that is not among them counts as read if
                 any piece of it was.
         """
-        indexed, ready = block["end_id"] - block["first_id"], published.get(block["path"])
+        ready = published.get(block["path"])
         if ready is None or ready.shard.crc32 != block["crc32"]:
             return bool(block["end_id"] >= 0)
-        if "read" in block:
-            return bool(block["read"] >= max(ready.transitions, 1))
-        whole = min(item_count(ready, self.rule), self.buffer.capacity)
-        return bool(indexed >= max(whole, 1))
+        return bool(block["read"] >= max(ready.transitions, 1))
 
 
 class OnPolicyPartition(Partition):

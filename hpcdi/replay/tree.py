@@ -263,7 +263,7 @@ def _write_loop(
 ) -> None:
     for k in range(len(at)):
         leaf, new = at[k], mass[k] if len(mass) > 1 else mass[0]
-        block = leaf >> 12
+        block = leaf >> BLOCK_SHIFT
         if leaves[leaf] <= low[block]:
             doubtful[block] = True
         if 0 < new < low[block]:
@@ -274,10 +274,10 @@ def _write_loop(
 
 @_jit
 def _resum_loop(leaves: Array, upper: Array, starts: Array, changed: Array) -> None:
-    _resum_level_loop(leaves, changed, 4, upper[: starts[1]])
+    _resum_level_loop(leaves, changed, GROUP_SHIFT, upper[: starts[1]])
     for level in range(1, len(starts) - 1):
         below, sums = upper[starts[level - 1] :], upper[starts[level] :]
-        _resum_level_loop(below, changed, 4 * level + 4, sums)
+        _resum_level_loop(below, changed, GROUP_SHIFT * (level + 1), sums)
 
 
 @_jit
@@ -289,7 +289,7 @@ def _resum_level_loop(masses: Array, changed: Array, shift: int, sums: Array) ->
         if node == before:
             continue
         before = node
-        first = node * 16
+        first = node * FAN_OUT
         for k in range(8):
             half[k] = np.float64(masses[first + k]) + np.float64(masses[first + k + 8])
         for k in range(4):
@@ -339,7 +339,7 @@ def _smallest_loop(leaves: Array, low: Array, doubtful: Array) -> float:
         if not doubtful[block]:
             return float(low[block])
         low[block], doubtful[block] = np.inf, False
-        for k in range(block << 12, min((block + 1) << 12, len(leaves))):
+        for k in range(block << BLOCK_SHIFT, min((block + 1) << BLOCK_SHIFT, len(leaves))):
             if 0 < leaves[k] < low[block]:
                 low[block] = leaves[k]
 
@@ -367,25 +367,25 @@ def _search_loop(top: Array, nodes: Array, left: Array) -> None:
 
 @_jit
 def _descend_loop(masses: Array, nodes: Array, left: Array) -> None:
-    near, goal = np.empty((16, _SIDE_BY_SIDE)), np.empty(_SIDE_BY_SIDE)
+    near, goal = np.empty((FAN_OUT, _SIDE_BY_SIDE)), np.empty(_SIDE_BY_SIDE)
     for start in range(0, len(nodes), _SIDE_BY_SIDE):
         count = min(_SIDE_BY_SIDE, len(nodes) - start)
         for m in range(count):
             goal[m] = left[start + m]
-            for k in range(16):
-                near[k, m] = masses[nodes[start + m] * 16 + k]
+            for k in range(FAN_OUT):
+                near[k, m] = masses[nodes[start + m] * FAN_OUT + k]
         running, before = np.zeros(_SIDE_BY_SIDE), np.zeros(_SIDE_BY_SIDE)
         passed = np.zeros(_SIDE_BY_SIDE)
-        for k in range(16):
+        for k in range(FAN_OUT):
             for m in range(_SIDE_BY_SIDE):  # several in one instruction
                 running[m] += near[k, m]
                 passes = running[m] <= goal[m]
                 before[m] = running[m] if passes else before[m]
                 passed[m] += 1.0 if passes else 0.0
         for m in range(count):
-            first, child = nodes[start + m] * 16, int(passed[m])
-            if child == 16:  # rounding: back to the last child that holds anything
-                child = 15
+            first, child = nodes[start + m] * FAN_OUT, int(passed[m])
+            if child == FAN_OUT:  # rounding: back to the last child that holds anything
+                child = FAN_OUT - 1
                 while child > 0 and masses[first + child] == 0:
                     child -= 1
                 before[m] = 0.0

@@ -413,19 +413,20 @@ class EarlyStop(Callback):
     def __init__(
         self, evaluations: int = USUAL_PATIENCE, least: float = 0.0, *, after_rise: bool = False
     ) -> None:
-        self._patience, self._least = evaluations, least
-        self._after_rise = after_rise
-        self._best, self._in_vain, self._has_risen = -math.inf, 0, not after_rise
+        self._patience, self._least, self._after_rise = evaluations, least, after_rise
+        self._evaluates_as = ""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._best, self._in_vain, self._has_risen = -math.inf, 0, not self._after_rise
         self._untrained: list[float] = []  # returns
         self._first: tuple[float, float] | None = None  # mean, and its squared standard error
-        self._evaluates_as = ""
 
     def on_start(self, context: Context) -> None:
         """Forget the returns before a restart that is with other evaluations."""
         before, self._evaluates_as = self._evaluates_as, evaluates_as(context.config)
         if before not in ("", self._evaluates_as):
-            self._best, self._in_vain, self._has_risen = -math.inf, 0, not self._after_rise
-            self._untrained, self._first = [], None
+            self._forget()
 
     def on_episode(self, context: Context, info: Mapping[str, float]) -> None:  # noqa: ARG002
         """Keep the return of one of the first."""
@@ -449,23 +450,20 @@ class EarlyStop(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Returns what was first, the best mean, and the evaluations since then."""
         return {
-            "best": self._best if math.isfinite(self._best) else None,
+            "best": self._best,
             "in_vain": self._in_vain,
-            "first": None if self._first is None else list(self._first),
-            "untrained": self._untrained,
+            "first": self._first,
+            "untrained": [*self._untrained],
             "has_risen": self._has_risen,
             "evaluates_as": self._evaluates_as,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore them."""
-        self._best = -math.inf if state["best"] is None else float(state["best"])
-        self._in_vain = int(state["in_vain"])
-        if state.get("first") is not None:
-            self._first = (float(state["first"][0]), float(state["first"][1]))
-        self._untrained = [*state.get("untrained", ())]
-        self._has_risen |= bool(state.get("has_risen", False))
-        self._evaluates_as = str(state.get("evaluates_as", ""))
+        self._best, self._in_vain = state["best"], state["in_vain"]
+        self._first, self._untrained = state["first"], [*state["untrained"]]
+        self._has_risen |= state["has_risen"]
+        self._evaluates_as = state["evaluates_as"]
 
 
 class Histograms(Callback):
@@ -599,34 +597,35 @@ def makers(
         path = f"callbacks.{number}"
         arguments = {key: value for key, value in entry.items() if key != "type"}
         name = str(entry.get("type", ""))
-        made = SHIPPED.get(name)
-        if made is None:
+        kind = SHIPPED.get(name)
+        if kind is None:
             if ":" not in name:
                 known = ", ".join(sorted(SHIPPED))
                 message = f"is {name!r}: neither one of {known} nor 'my_module:Class'"
                 raise ConfigError([Problem(f"{path}.type", message)])
-            made = named_in_module(name, f"{path}.type")
-        yield name.rpartition(":")[2], getattr(made, "runs_on", ""), _maker(made, arguments, path)
+            kind = named_in_module(name, f"{path}.type")
+        make = partial(_make, kind, arguments, path)
+        yield name.rpartition(":")[2], getattr(kind, "runs_on", ""), make
 
 
-def _maker(made: Any, arguments: Mapping[str, Any], path: str) -> Callable[[], Callback]:
-    def make() -> Callback:
-        try:
-            callback = made(**arguments)
-        except (TypeError, ValueError) as error:
-            raise ConfigError([Problem(path, str(error))]) from error
-        except Exception as error:  # whatever a class of the user's raises
-            raise ConfigError([Problem(path, f"{made.__name__} {raised(error)}")]) from error
-        if not isinstance(callback, Callback) or callback.runs_on not in _CALLED:
-            said = (
-                f"is {callback!r}: derive it from hpcdi.Callback; runs_on is {', '.join(_CALLED)}"
-            )
-            raise ConfigError([Problem(path, said)])
-        if problems := [Problem(path, said) for said in _never_called(callback)]:
-            raise ConfigError(problems)
-        return callback
+def _make(kind: Any, arguments: Mapping[str, Any], path: str) -> Callback:
+    """Returns a callback of a class.
 
-    return make
+    Raises:
+        ConfigError: it is none, cannot be made, or has a method that would never be called.
+    """
+    try:
+        callback = kind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError([Problem(path, str(error))]) from error
+    except Exception as error:  # whatever a class of the user's raises
+        raise ConfigError([Problem(path, f"{kind.__name__} {raised(error)}")]) from error
+    if not isinstance(callback, Callback) or callback.runs_on not in _CALLED:
+        said = f"is {callback!r}: derive it from hpcdi.Callback; runs_on is {', '.join(_CALLED)}"
+        raise ConfigError([Problem(path, said)])
+    if problems := [Problem(path, said) for said in _never_called(callback)]:
+        raise ConfigError(problems)
+    return callback
 
 
 def _never_called(callback: Callback) -> Iterator[str]:

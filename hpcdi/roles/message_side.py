@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from hpcdi.comm.failure import abort_job, kill_frozen
 from hpcdi.comm.messages import (
@@ -45,13 +44,16 @@ class MessageSide(Configurable, ABC):
 
     Args:
         cfg: settings, a mapping or an instance of `Config`.
-        context: this rank's place in a run; None: it works for no coordinator.
+        context: this rank's place in a run.
 
     Attributes:
         pump: to the other ranks; made by subclasses, with `ask` and `listen`; `start` begins it.
         exit_code: of the process, after `run`.
         meter: where the rank's time goes; every turn of its loop marks it.
         is_waiting: whether the last turn found nothing to do.
+
+    Raises:
+        CommError: it has no place in a run.
     """
 
     role: ClassVar[str]
@@ -61,37 +63,25 @@ class MessageSide(Configurable, ABC):
 
     def __init__(self, cfg: object = None, context: WorkerContext | None = None) -> None:
         self._cfg = self.parse_config(cfg)
-        self._context = context
+        if context is None:
+            raise CommError(
+                f"a {self.role}'s message side needs its place in a run (context=): `hpcdi train` "
+                "makes one on each rank; there is no address to connect to"
+            )
+        self._place = context
         self._uid = get_task_uid()
         self._end_flag = True
         self.meter = RoleMeter(self.role)
-        self._watchdog = Watchdog(
-            context.config.system.survival.worker_timeout_s if context is not None else math.inf
-        )
+        self._watchdog = Watchdog(context.config.system.survival.worker_timeout_s)
         self._sent_mark, self._sent_at = 0.0, 0.0
         self._is_leaving = False
         self._leave_by = 0.0
 
-    @property
-    def _place(self) -> WorkerContext:
-        """This rank's place in a run.
-
-        Raises:
-            CommError: it was given none.
-        """
-        if self._context is None:
-            raise self._without_place()
-        return self._context
-
-    def _without_place(self) -> CommError:
-        return CommError(
-            f"a {self.role}'s message side needs its place in a run (context=): `hpcdi train` "
-            "makes one on each rank; there is no address to connect to"
-        )
-
-    @abstractmethod
     def run(self) -> None:
-        """Run tasks until the run ends and all ranks may leave."""
+        """Take turns until the run ends and this rank may exit."""
+        self.start()
+        while self.turn(time.monotonic()):
+            self.wait()
 
     @abstractmethod
     def turn(self, now: float) -> bool:
@@ -104,24 +94,28 @@ class MessageSide(Configurable, ABC):
             Whether to go on; False once this rank may exit.
         """
 
-    def start(self) -> None:
-        """Accept tasks, and hear messages from now on: everything that their handlers need is made.
+    @abstractmethod
+    def wait(self) -> None:
+        """Return as soon as there is something to do, or after some milliseconds."""
 
-        Raises:
-            CommError: it has no place in a run.
-        """
-        if self._context is None:
-            raise self._without_place()
+    def start(self) -> None:
+        """Hear messages from now on, and tell rank 0 that this rank is ready for tasks."""
         self._end_flag = False
         self.pump.begin()
+        resource = self.resource()
+        ready = WorkerReady(
+            self.role,
+            host=platform.node(),
+            pid=os.getpid(),
+            gpus=resource["gpu"],
+            cpus=resource["cpu"],
+            player=self._place.group,
+        )
+        self.pump.send(COORDINATOR_RANK, ready)
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if self.__dict__.get("_context") is None:
-                message = f"{name}: a {self.role}'s message side has it in a run (context=)"
-                raise AttributeError(message)
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+    def resource(self) -> dict[str, int]:
+        """Returns the numbers of GPUs and cores of this rank."""
+        return {"gpu": 0, "cpu": len(os.sched_getaffinity(0))}
 
     def close(self) -> None:
         """Accept no more tasks. Idempotent."""
@@ -152,22 +146,6 @@ class MessageSide(Configurable, ABC):
         """
         if silence_s > self._place.config.system.survival.worker_timeout_s + OWN_END_S:
             self._end_without_rank_0(f"has been silent for {silence_s:.0f} s: it hangs")
-
-    def _announce_itself(self, resource: Mapping[str, int]) -> None:
-        """Send rank 0 the message that this rank is ready for tasks.
-
-        Args:
-            resource: number of its devices, ``gpu`` and ``cpu``.
-        """
-        ready = WorkerReady(
-            self.role,
-            host=platform.node(),
-            pid=os.getpid(),
-            gpus=resource["gpu"],
-            cpus=resource["cpu"],
-            player=self._place.group,
-        )
-        self.pump.send(COORDINATOR_RANK, ready)
 
     def _handlers(self) -> dict[type, Callable[[int, Any], None]]:
         """Returns the handlers of the messages that every worker gets, see `Pump`."""

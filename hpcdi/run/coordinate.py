@@ -19,6 +19,7 @@ from hpcdi.roles.fault import FAULTS
 from hpcdi.run import resume, run_folder, run_lock
 from hpcdi.run.environment import TERMINAL_VARIABLE, allocation
 from hpcdi.run.guest import welcome
+from hpcdi.run.job_end import EndTime
 from hpcdi.run.placement import (
     RankPlace,
     collector_count,
@@ -43,13 +44,13 @@ if TYPE_CHECKING:
     from hpcdi.roles.coordinator.scheduler import Outcome
 
 
-def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: float) -> int:
+def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: EndTime) -> int:
     """Run rank 0 from start to end; returns the exit code.
 
     Args:
         context: rank 0's place in the run.
         placement: where each rank is.
-        ends_at: when the queue will end the job, in seconds since the epoch.
+        ends_at: when the time limit ends the job.
     """
     layout, config = context.layout, context.config
     watchdog = Watchdog(config.system.survival.worker_timeout_s)
@@ -60,7 +61,7 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
     try:
         # slow: after the first lines
         from hpcdi.roles.coordinator.coordinator import Coordinator, look_seldom_for_cycles
-        from hpcdi.run.commander import make_commander
+        from hpcdi.run.parts import make_commander
 
         resumed = resume.take_up(config, layout)
         with (

@@ -338,6 +338,39 @@ def _lsf(variables: Mapping[str, str]) -> Allocation:
 
 JOBS = {"SLURM_JOB_ID": _slurm, "PBS_JOBID": _pbs, "LSB_JOBID": _lsf}
 """What reads a batch job's variables, by the one that each batch system sets in its jobs."""
+OWN_PREFIX = "HPCDI_OWN_"
+"""Of our own names for these variables; those of an outer job mean nothing in a job that was
+submitted there."""
+_OWN_NAMES = (
+    *JOBS,
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_RESTART_COUNT",
+    "LSB_JOBINDEX",
+)
+
+
+def kept_for_share(variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns what tells this process's job from others, by the names that a share has it under.
+
+    A share of an allocation has no variables of the batch system, or its mpirun would take the
+    whole allocation.
+    """
+    job = own_job(variables)
+    return {f"{OWN_PREFIX}{name}": job[name] for name in _OWN_NAMES if name in job}
+
+
+def own_job(variables: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns variables with those of this process's job, by the batch system's own names.
+
+    Args:
+        variables: of the environment: in a batch job as they are, in a share of it with
+            `kept_for_share`.
+    """
+    if not is_outside_allocation(variables):
+        return variables
+    held = {name: variables.get(f"{OWN_PREFIX}{name}") for name in _OWN_NAMES}
+    return {**variables, **{name: value for name, value in held.items() if value is not None}}
 
 
 def _words_of_file(path: str) -> list[str]:

@@ -256,7 +256,7 @@ def _may_be_file(path: Path) -> bool:
 
 def _why_unlike(policy: PolicyConfig, file: str) -> str:
     """Returns why a policy's file cannot be played with by these settings, else ""."""
-    from hpcdi.run.policies import columnar_policy, why_not_loaded  # makes one, with torch
+    from hpcdi.run.parts import columnar_policy, why_not_loaded  # makes one, with torch
 
     try:
         parameters = read_policy(file).state_dict()

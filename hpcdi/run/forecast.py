@@ -79,7 +79,8 @@ def forecast(
     policy = config.policy
     in_turns = policy.on_policy and not policy.CORRECTS_STALENESS
     slower = 1 + _CROWDED * max(0.0, (1 + learners + collectors) / cores - 1)
-    step_s, step_cpu_s = costs.step_s * slower, costs.step_cpu_s * slower
+    step_cpu_s = costs.step_cpu_s * slower
+    step_s = costs.step_s - costs.step_cpu_s + step_cpu_s  # sleep takes as long as ever
     update_s = costs.update_s * (1 if in_turns else slower)
     # what is learnt from, for a step, is shared out among the learners; updates of a round are not
     is_shared = policy.on_policy or policy.replay_ratio is not None

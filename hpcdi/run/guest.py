@@ -42,7 +42,7 @@ _POLICY_LOOK_S = 0.5
 def welcome(context: WorkerContext) -> None:
     """Write what guests must know before they join (rank 0)."""
     layout = context.layout
-    write_text(layout.guests_config_file, words.write(to_mapping(context.config)), fsync=False)
+    write_text(layout.guests_config_file, words.dump(to_mapping(context.config)), fsync=False)
     invitation = Invitation(hpcdi.__version__, context.restarts, context.link.size)
     write_json(layout.welcome_file, invitation._asdict(), fsync=False)
 

@@ -11,9 +11,9 @@ import re
 import time
 from collections.abc import Mapping
 
+from hpcdi.dataclass import dataclass
 from hpcdi.run import slurm_queue
-from hpcdi.run.environment import allocation
-from hpcdi.run.own_job import own_job
+from hpcdi.run.environment import allocation, own_job
 from hpcdi.utils.answers import answer_of
 from hpcdi.utils.threads import BackgroundThread
 
@@ -27,23 +27,28 @@ _MOVED_S = 60.0
 _UNITS_S = (1, 60, 3600, 86400)
 
 
-class JobEnd(float):
-    """The end of a batch job in seconds since the epoch, which the queue may move."""
+@dataclass(frozen=True)
+class EndTime:
+    """When something has to have ended.
+
+    Attributes:
+        at: in seconds since the epoch; infinite: never.
+        may_move: it is a batch job's end, which the queue may move.
+    """
+
+    at: float = math.inf
+    may_move: bool = False
 
 
 class Deadline:
     """An end that comes near, by a clock that does not go back.
 
-    Where it is a `JobEnd` it counts only when the queue has said so again, on another thread: a
-    user may have prolonged the job, and Slurm adds the time for which it was suspended.
-
-    Args:
-        end: in seconds since the epoch; infinite: never.
+    Where it may move it counts only when the queue has said so again, on another thread: a user may
+    have prolonged the job, and Slurm adds the time for which it was suspended.
     """
 
-    def __init__(self, end: float) -> None:
-        self._ends = _monotonic(end)
-        self._may_move = isinstance(end, JobEnd)
+    def __init__(self, end: EndTime) -> None:
+        self._ends, self._may_move = _monotonic(end.at), end.may_move
         self._asked: float | None = None
         self._said: float | None = None
         self._asks_last = False
@@ -92,23 +97,22 @@ def _monotonic(end: float) -> float:
     return time.monotonic() + (end - time.time())
 
 
-def job_end(variables: Mapping[str, str], now: float) -> JobEnd:
-    """Returns the end of this process's batch job, as it was at its start; infinite if unknown.
+def job_end(variables: Mapping[str, str], now: float) -> EndTime:
+    """Returns the end of this process's batch job, as it was at its start; never if unknown.
 
     Args:
         variables: environment variables.
         now: seconds since the epoch.
     """
     end = variables.get(END_VARIABLE, "")
-    if end.isdigit() and int(end) > now:  # else the job was prolonged, or its shell lives on
-        return JobEnd(end)
-    return JobEnd(asked_end(variables, now))
+    is_known = end.isdigit() and int(end) > now  # else the job was prolonged, or its shell lives on
+    return EndTime(float(end) if is_known else asked_end(variables, now), may_move=True)
 
 
 def ends_within(seconds: float) -> bool:
     """Returns whether this process's batch job ends that soon; waits for the queue's answer."""
     now = time.time()
-    end = job_end(os.environ, now)
+    end = job_end(os.environ, now).at
     if end - now >= seconds:
         return False
     said = asked_end(os.environ, now)

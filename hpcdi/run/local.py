@@ -53,13 +53,13 @@ from hpcdi.run.environment import (
 from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
 from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.shared_memory import BACKING_VARIABLE, SHARED_MEMORY
-from hpcdi.run.signals import Meaning, Signals, preempt_signals
+from hpcdi.run.signals import Meaning, Signals, ending_signals, preempt_signals
 from hpcdi.run.solver_ranks import (
     LEAVE_S,
     MUST_END,
     default_ranks,
-    have_begun,
     plan_ranks,
+    solvers_have_begun,
     words_of_solvers,
     world_of,
 )
@@ -85,6 +85,8 @@ _LAST_S = 10.0
 """Seconds for mpirun to end after SIGHUP, then it is killed; and for rank 0 to end after mpirun."""
 _LOOK_S = 0.05
 """Seconds between two looks at whether rank 0 has ended."""
+_REFUSALS = (REFUSED, EXIT_USAGE, EXIT_REQUEUE)
+"""Exit codes of a rank with which no run begins."""
 _END_STATES = ("done", "failed", "stopped")
 """States of a run in its run.json that has ended."""
 
@@ -211,7 +213,7 @@ def rank_environment(variables: Mapping[str, str], launcher: str = "") -> dict[s
     if is_outside_allocation(environment):
         environment.setdefault(*WITHOUT_NETWORK)
     environment.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    if hasattr(os, "geteuid") and os.geteuid() == 0:  # containers; Open MPI asks root twice
+    if os.geteuid() == 0:  # containers; Open MPI asks root twice
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     return environment
@@ -270,15 +272,10 @@ class Job:
         self._end_signal: int | None = None
         self._ends_at_once = self._ended_early = False
         self._preempt = preempt_signals()
-        numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
-            numbers.append(signal.SIGHUP)
-        others = [*self._preempt, signal.SIGUSR1]
-        numbers += [number for number in others if number not in numbers]
         self._held: list[int] | None = []  # signals that came while mpirun could not take them
         self._old = {
             number: early.replaced(number, signal.signal(number, self._on_signal))
-            for number in numbers
+            for number in dict.fromkeys([*ending_signals(), signal.SIGUSR1])
         }
         private = {name: folders[name] for name in folders if name == TEMPORARY_VARIABLE}
         environment = {**folders, **os.environ, **private, **(variables or {})}
@@ -336,9 +333,8 @@ class Job:
         could_say = self._facts().get("state") in _END_STATES
         self._wait_for_rank_0()
         self._close_relays()
-        mpirun_code = (
-            128 - mpirun_code if mpirun_code < 0 else mpirun_code
-        )  # as a shell counts signals
+        if mpirun_code < 0:  # a signal, as a shell counts it
+            mpirun_code = 128 - mpirun_code
         run_lock.remove(self._layout, self._name)  # rank 0 may have been killed
         facts = self._facts()
         if facts and mpirun_code != EXIT_DONE:
@@ -369,12 +365,8 @@ class Job:
             exit_code = EXIT_REQUEUE if again else EXIT_TERMINATED
             if self._end_signal == signal.SIGINT:
                 exit_code = EXIT_INTERRUPTED
-        elif not facts and mpirun_code in (
-            REFUSED,
-            EXIT_USAGE,
-            EXIT_REQUEUE,
-        ):  # a rank has said why
-            if have_begun(self._layout, self._began_s):
+        elif not facts and mpirun_code in _REFUSALS:  # a rank has said why
+            if solvers_have_begun(self._layout, self._began_s):
                 sys.stderr.write(
                     f"hpcdi: the run has not begun (mpirun: {mpirun_code}); where no rank has said "
                     "why, a solver's program ended before it joined\n"
@@ -462,7 +454,7 @@ class Job:
         deadline = time.monotonic() + _LAST_S
         while self._end_signal is None and time.monotonic() < deadline:
             facts = self._facts()
-            if not _is_seen(facts) or facts.get("state") in _END_STATES or _is_gone(facts):
+            if not _is_here(facts) or facts.get("state") in _END_STATES or _is_gone(facts):
                 return
             wait_s(_LOOK_S)
 
@@ -494,14 +486,16 @@ class Job:
             self._held.append(number)
             return
         coordinator = self._facts()
-        is_here = coordinator.get("host") == platform.node()
+        is_here = _is_here(coordinator)
         if number == signal.SIGUSR1 and number not in self._preempt:
             self._show_stacks(coordinator)
             return
         if number in self._preempt and coordinator:
-            forwarded = signal.SIGUSR2 if number == signal.SIGXCPU else number  # by mpirun, too
             with contextlib.suppress(OSError):  # rank 0 may have ended
-                os.kill(int(coordinator["pid"]) if is_here else self._process.pid, forwarded)
+                if is_here:
+                    os.kill(int(coordinator["pid"]), number)
+                else:  # mpirun hands on this one, which means the same, and may end by others
+                    self._process.send_signal(signal.SIGUSR2)
             return
         is_preemption = number in self._preempt
         asked = signal.SIGTERM if is_preemption or number == signal.SIGHUP else number
@@ -545,14 +539,14 @@ def _ended_allocation() -> str:
     return "" if known is None or known.is_on or known.waits else f"Slurm job {job.job}"
 
 
-def _is_seen(facts: Mapping[str, Any]) -> bool:
-    """Decides by a run's run.json whether its rank 0 is on this host, where processes are seen."""
-    return sys.platform == "linux" and facts.get("host") == platform.node()
+def _is_here(facts: Mapping[str, Any]) -> bool:
+    """Decides by a run's run.json whether its rank 0 is on this host."""
+    return facts.get("host") == platform.node()
 
 
 def _is_gone(facts: Mapping[str, Any]) -> bool:
-    """Decides whether a run's rank 0 was seen here, and has ended."""
-    return _is_seen(facts) and has_ended(int(facts["pid"]))
+    """Decides whether a run's rank 0 was here, and has ended."""
+    return _is_here(facts) and has_ended(int(facts["pid"]))
 
 
 def _this_process() -> str:
@@ -568,14 +562,13 @@ def _name_of_job() -> str:
 
 
 def _in_mpirun() -> None:
-    """Prepares mpirun's process: it ends when `hpcdi train` is killed (Linux), and at SIGHUP alone.
+    """Prepares mpirun's process: it ends when `hpcdi train` is killed, and at SIGHUP alone.
 
     Ranks unblock the signals that are blocked here when they are ready for them.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM, signal.SIGXCPU])
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
     if is_outside_allocation():
         loopback.let_parent_trace()
 

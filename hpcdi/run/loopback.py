@@ -18,7 +18,6 @@ import platform
 import select
 import signal
 import socket
-import sys
 import threading
 import time
 
@@ -70,7 +69,7 @@ def begin(pid: int) -> None:
     if not _is_on():
         return
     with contextlib.suppress(OSError):  # it has ended, or the kernel forbids it
-        if _tracer_of(pid) == threading.get_native_id():
+        if status_field(pid, "TracerPid") == str(threading.get_native_id()):
             _watch_over(pid)
     BackgroundThread(functools.partial(keep_to_loopback, pid), "loopback")
 
@@ -97,7 +96,7 @@ def keep_to_loopback(pid: int) -> None:
 
 
 def _is_on() -> bool:
-    return sys.platform == "linux" and os.environ.get(SWITCH) != "0"
+    return os.environ.get(SWITCH) != "0"
 
 
 # --------------------------------------------------------------------------- a child that is traced
@@ -192,15 +191,6 @@ def _syscall(pid: int) -> _Syscall | None:
     call = _Syscall()
     _ptrace(_SYSCALL_INFO, pid, ctypes.sizeof(call), ctypes.addressof(call))
     return call if call.op == _ENTRY else None
-
-
-def _tracer_of(pid: int) -> int:
-    """Returns the thread that traces a process; 0: none does.
-
-    Raises:
-        OSError: it has ended.
-    """
-    return int(status_field(pid, "TracerPid") or 0)
 
 
 def _ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:

@@ -53,7 +53,6 @@ def measure(config: ExperimentConfig, spaces: Spaces, seconds: float) -> Costs:
     }
     set_threads(config.policy, spaces)
     with tempfile.TemporaryDirectory(prefix="hpcdi-plan-") as folder:
-        watch = _Watch(seconds)
         layout = RunLayout(Path(folder) / "run")
         layout.root.mkdir()
         with (
@@ -61,7 +60,7 @@ def measure(config: ExperimentConfig, spaces: Spaces, seconds: float) -> Costs:
             contextlib.redirect_stdout(nothing),
             LocalRun(replaced(config, endless), layout) as run,
         ):
-            watch.begin(run)
+            watch = _Watch(run, seconds)
             outcome = run.play(watch.look)
         if watch.costs is None:
             raise LaunchError(f"nothing could be measured: {outcome.reason}")
@@ -71,20 +70,15 @@ def measure(config: ExperimentConfig, spaces: Spaces, seconds: float) -> Costs:
 class _Watch:
     """Looks at a run, and ends it when it has been seen for long enough.
 
-    It is seen from one train iteration to another: what each of them takes is counted whole.
+    Its turns are timed. It is seen from one train iteration to another: what each of them takes is
+    counted whole.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.run: LocalRun | None = None
+    def __init__(self, run: LocalRun, seconds: float) -> None:
         self.costs: Costs | None = None
-        self._seconds, self._begun = seconds, time.monotonic()
+        self._run, self._seconds, self._begun = run, seconds, time.monotonic()
         self._before: dict[str, float] | None = None
         self._since, self._updates = math.inf, 0.0
-        self._collecting = self._learning = Timed(lambda _now: False)
-
-    def begin(self, run: LocalRun) -> None:
-        """The run is made: have its turns timed."""
-        self.run = run
         self._collecting, self._learning = Timed(run.collector.turn), Timed(run.learners[0].turn)
         setattr(run.collector, "turn", self._collecting)  # noqa: B010 (a method, for once)
         setattr(run.learners[0], "turn", self._learning)  # noqa: B010
@@ -92,9 +86,9 @@ class _Watch:
     def look(self) -> StopRequest | None:
         """Called between turns; returns, once it is measured, that the run shall end."""
         now = time.monotonic()
-        if self.run is None or self.costs is not None:
+        if self.costs is not None:
             return None
-        counts = self._counts(self.run)
+        counts = self._counts()
         if not counts["updates"]:
             if now - self._begun > _LONGEST_START_S:
                 return StopRequest("learning has not begun after a minute", EXIT_DONE)
@@ -119,8 +113,8 @@ class _Watch:
         )
         return StopRequest("it is measured", EXIT_DONE)
 
-    def _counts(self, run: LocalRun) -> dict[str, float]:
-        groups, used = run.coordinator.groups, run.collector.meter.seconds
+    def _counts(self) -> dict[str, float]:
+        groups, used = self._run.coordinator.groups, self._run.collector.meter.seconds
         return {
             "steps": groups.env_steps,
             "updates": groups.main.train_iter,

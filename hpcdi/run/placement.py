@@ -113,16 +113,21 @@ def working_collectors(world: int, config: ExperimentConfig) -> int:
     return ranks if collector.collector_max is None else min(ranks, int(collector.collector_num))
 
 
+def least_collectors(config: ExperimentConfig) -> int:
+    """Returns the fewest collectors: one to each player that learns; on-policy, to each learner.
+
+    On-policy a batch consists of a rollout of every collector, and each learner needs one.
+    """
+    return learner_count(config) if config.policy.on_policy else len(learners_of(config))
+
+
 def check_world(world: int, config: ExperimentConfig) -> None:
     """Check that a world is large enough.
 
     Raises:
-        LaunchError: no rank is left for a collector; or for one to each player that learns; or,
-            on-policy, to each learner: a batch consists of a rollout of every collector, and each
-            learner needs one.
+        LaunchError: no ranks are left for `least_collectors`, or too few of them work at first.
     """
-    learners, groups = learner_count(config), len(learners_of(config))
-    collectors = learners if config.policy.on_policy else groups
+    learners, collectors = learner_count(config), least_collectors(config)
     each = "learner on-policy" if config.policy.on_policy else "player that learns"
     working, ranks = working_collectors(world, config), collector_count(world, config)
     if working < collectors <= ranks:
@@ -292,7 +297,7 @@ def gpu_names(places: Sequence[Place], roles: Sequence[str], *, cuda: bool) -> l
     names, before = [], Counter[str]()
     for place, role in zip(places, roles, strict=True):
         is_on_gpu = cuda and role == "learner" and place.gpus
-        # the n-th learner of a host takes the n-th device that it sees, see `take_device`
+        # the n-th learner of a host takes the n-th device that it sees, see `hpcdi.run.work`
         names.append(place.gpus[before[place.host] % len(place.gpus)] if is_on_gpu else "")
         before[place.host] += role == "learner"
     return names

@@ -15,7 +15,6 @@ from hpcdi.config.fields import to_mapping
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import HpcdiError, LaunchError
 from hpcdi.run import resume
-from hpcdi.run.job_end import JobEnd
 from hpcdi.run.placement import Place, placement_of
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_lock import RunLock
@@ -63,8 +62,7 @@ def prepare(
             restarts = resume.take(RunLayout(path), mode, config, placement, mpi=library_version())
     except HpcdiError as error:
         return RunStart({}, "", (), error=str(error), exit_code=error.exit_code)
-    limit, is_of_job = float(ends_at), isinstance(ends_at, JobEnd)
-    return RunStart(to_mapping(config), str(path), placement, restarts, limit, is_of_job)
+    return RunStart(to_mapping(config), str(path), placement, restarts, ends_at)
 
 
 def _experiment(

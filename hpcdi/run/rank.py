@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdi.config.compiled import restore_config
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, HpcdiError, LaunchError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, HpcdiError, RankMissingError
 from hpcdi.run.environment import (
     LAUNCHER_VARIABLE,
     REFUSED,
@@ -21,8 +21,10 @@ from hpcdi.run.environment import (
     LaunchEnvironment,
     all_ranks_are_here,
     check_world_size,
+    if_inherited,
     is_first,
     job_component,
+    rank_of,
     take_handed_over,
     thread_variables,
     visible_gpus,
@@ -44,11 +46,12 @@ from hpcdi.run.shared_memory import check_shared_memory
 from hpcdi.run.signals import SignalFlag
 from hpcdi.run.solver_ranks import (
     RankPlan,
-    become_one,
+    become_solver_rank,
     expect_solvers,
     experiment_of,
     has_solvers,
     is_solver,
+    leave_limit_of,
     let_first_refuse,
     let_solvers_end,
     plan_ranks,
@@ -79,21 +82,16 @@ def run_rank(
         guard: watches over this rank's start.
         chosen_by_user: see `limit_threads`; a learner may get more threads than one.
     """
-    flag = SignalFlag()
+    flag, plan = SignalFlag(), None
     try:
         flag.install()
         heed_suspensions()
-    except LaunchError as error:
-        sys.stderr.write(f"hpcdi: {error}\n")
-        return error.exit_code
-    if all_ranks_are_here(os.environ):
-        os.environ.setdefault(*WITHOUT_NETWORK)
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    handed_over = take_handed_over(os.environ)
-    settings = _settings(request, handed_over)
-    guard.limit(_start_timeout_s(settings))
-    plan = None
-    try:
+        if all_ranks_are_here(os.environ):
+            os.environ.setdefault(*WITHOUT_NETWORK)
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        handed_over = take_handed_over(os.environ)
+        settings = _settings(request, handed_over)
+        guard.limit(_start_timeout_s(settings))
         check_shared_memory(os.environ)
         if has_solvers(settings):
             config = experiment_of(request, handed_over)
@@ -101,7 +99,7 @@ def run_rank(
             plan = plan_ranks(launched.tasks, config)
             if is_solver(plan):
                 guard.over()
-                return become_one(plan, request, config)
+                return become_solver_rank(plan, request, config)
     except HpcdiError as error:
         if plan is not None:
             let_first_refuse(plan)
@@ -139,9 +137,9 @@ def _run_role(
         world = open_world(None if before.plan is None else before.plan.own)
         before.flag.install_again()
         check_world_size(launched, world.size)
-    except HpcdiError as error:  # the ranks cannot talk to each other: one prints it
-        if os.environ.get("SLURM_PROCID", "0") == "0":
-            sys.stderr.write(f"hpcdi: {error}\n")
+    except HpcdiError as error:  # the ranks cannot talk to each other
+        if words := _own_words(error, launched):
+            sys.stderr.write(f"hpcdi: {words}\n")
         guard.over()
         return leave_alone(error.exit_code)
     asked = request.checksums(platform.node(), os.environ.get(TEMPORARY_VARIABLE, ""))
@@ -153,10 +151,13 @@ def _run_role(
             start = _begin(request, asked, before.handed_over, world, stack)
             if start.error:
                 guard.over()
-                exit_code = _refuse(start) if world.rank == 0 else EXIT_DONE
+                exit_code = EXIT_DONE
+                if world.rank == 0:  # whose exit code is the only one that counts
+                    sys.stderr.write(f"hpcdi: {start.error}\n")
+                    exit_code = _refusal(start.exit_code)
             else:
                 exit_code = _play(start, world, guard, before)
-        return leave_job(exit_code)
+        return leave_job(exit_code, leave_limit_of(before.plan, world.rank))
     except BaseException as error:  # any error must end the whole job, with its traceback
         failure = describe(error, "starting")
         sys.stderr.write(headline(failure, world.rank) + "\n")
@@ -165,10 +166,20 @@ def _run_role(
     return failure.exit_code
 
 
-def _refuse(start: RunStart) -> int:
-    """Say why the run does not begin; returns rank 0's exit code, the only one that counts."""
-    sys.stderr.write(f"hpcdi: {start.error}\n")
-    return _refusal(start.exit_code)
+def _own_words(error: HpcdiError, launched: LaunchEnvironment) -> str:
+    """Returns what this rank says of an error at MPI's start: rank 0 says for all why none begins.
+
+    Of a death, or of a broken network, others may hear alone. And rank 0 says nothing where there
+    is none: this process may have inherited another rank's variables.
+    """
+    if is_first(os.environ):
+        return str(error)
+    rank = f"rank {rank_of(os.environ)} (host {platform.node()})"
+    if isinstance(error, RankMissingError):
+        return f"{rank}: {error}"
+    if launched.launcher == "srun":
+        return ""
+    return f"{rank} does not begin, see rank 0. {if_inherited(os.environ)}"
 
 
 def _refusal(exit_code: int) -> int:
@@ -293,7 +304,8 @@ def _play(start: RunStart, world: World, guard: StartGuard, before: BeforeMpi) -
         else:
             from hpcdi.run.work import work  # with it torch
 
-            expect_solvers(config, len(start.placement), world.rank, layout)
+            if before.plan is not None:
+                expect_solvers(before.plan, world.rank, config, layout)
             exit_code = work(place, context)
     finally:
         close_log()

@@ -18,22 +18,16 @@ import hpcdi
 from hpcdi.config import words
 from hpcdi.errors import LaunchError, NoProgressError
 from hpcdi.run import latest, run_lock, slurm_queue
-from hpcdi.run.environment import LAUNCHER_VARIABLE, slurm_job_of
-from hpcdi.run.own_job import own_job
-from hpcdi.store.atomic import (
-    load_json,
-    of_types,
-    read_json,
-    write_bytes,
-)
+from hpcdi.run.environment import LAUNCHER_VARIABLE, own_job, slurm_job_of
+from hpcdi.store.atomic import load_json, of_types, read_json, write_bytes
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.files import is_unreadable, patiently
-from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.sealed import (
     change_of,
     load_sealed_json,
+    rewritten_files,
     write_sealed,
     write_sealed_json,
 )
@@ -51,8 +45,9 @@ _COSTS = ("elapsed_s", "core_s", "data_bytes")
 _RESERVED_BYTES = 1 << 16
 _TYPES: Mapping[str, type] = {
     **dict.fromkeys(("state", "reason", "exp_name", "host", "launcher", "started", "ended"), str),
-    **dict.fromkeys(("pid", "exit_code", "restarts"), int),
-    **dict.fromkeys(("versions", "figures", "slurm", "files", "earlier"), dict),
+    **dict.fromkeys(("pid", "exit_code", "restarts", "restarts_without_progress"), int),
+    **dict.fromkeys(("versions", "figures", "slurm", "files", "earlier", "before"), dict),
+    "restarted_at": dict,
     "placement": list,
 }
 _PLACE_TYPES = {"rank": int, "role": str, "host": str, "cores": list}
@@ -328,9 +323,9 @@ def count_restart(layout: RunLayout, reached: Mapping[str, int], limit: int) -> 
         StoreError: the file system fails.
     """
     facts = load(layout.root)
-    before = facts.get("restarted_at", {})
+    before = _numbers(facts.get("restarted_at", {}))
     has_advanced = any(reached[name] > before.get(name, 0) for name in reached)
-    in_vain = 0 if has_advanced else int(facts.get("restarts_without_progress", 0)) + 1
+    in_vain = 0 if has_advanced else facts.get("restarts_without_progress", 0) + 1
     if in_vain > limit:
         raise NoProgressError(
             f"the run in {layout.root} was restarted {in_vain - 1} times in a row without a newer "
@@ -338,7 +333,7 @@ def count_restart(layout: RunLayout, reached: Mapping[str, int], limit: int) -> 
             f"{layout.log_dir} for what ends it; to try again, raise "
             "system.max_restarts_without_progress"
         )
-    restarts = max(int(facts.get("restarts", 0)), _last_start_in(layout)) + 1
+    restarts = max(facts.get("restarts", 0), _last_start_in(layout)) + 1
     if restarts > MOST_RESTARTS:
         raise LaunchError(
             f"the run in {layout.root} was restarted {MOST_RESTARTS} times, and cannot be once "
@@ -423,7 +418,7 @@ def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[
 
 def keep_config(layout: RunLayout, config: Mapping[str, Any]) -> None:
     """Write the compiled experiment."""
-    write_sealed(layout.config_file, words.write(config))
+    write_sealed(layout.config_file, words.dump(config))
 
 
 def change_of_config(layout: RunLayout) -> str:

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,8 +27,7 @@ from hpcdi.comm.failure import abort_job
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_FAILED, LaunchError
 from hpcdi.run import slurm_queue
-from hpcdi.run.environment import LAUNCHER_VARIABLE
-from hpcdi.run.own_job import own_job
+from hpcdi.run.environment import LAUNCHER_VARIABLE, own_job
 from hpcdi.store.atomic import TEMPORARY_MARK, clock_of, is_gone, load_json
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.files import patiently
@@ -206,7 +205,7 @@ def check(layout: RunLayout) -> None:
     if age_s is None or original_of(layout, holder, age_s):
         return
     if not _is_stale(holder, this_process(), age_s):
-        raise LaunchError(_said(layout.root, holder, age_s))
+        raise LaunchError(_in_use(layout.root, holder, age_s))
 
 
 def _take(layout: RunLayout, me: LockHolder) -> None:
@@ -260,10 +259,8 @@ def _read(path: Path) -> LockHolder | None:
         OSError: there is none.
     """
     try:
-        facts = load_json(path)
-        known = (field.name for field in fields(LockHolder))  # an older version wrote fewer
-        return LockHolder(**{name: facts[name] for name in known if name in facts})
-    except (ValueError, KeyError, TypeError):
+        return LockHolder(**load_json(path))
+    except (ValueError, TypeError):
         return None
 
 
@@ -298,7 +295,7 @@ def _has_ended(job: str) -> bool:
     return queued is not None and not queued.is_on
 
 
-def _said(root: Path, holder: LockHolder | None, age_s: float) -> str:
+def _in_use(root: Path, holder: LockHolder | None, age_s: float) -> str:
     whose = str(holder) if holder is not None else "a process that has not written its name yet"
     cancel = f"scancel {holder.job}" if holder is not None and holder.job else "kill it there"
     gone = f"If it is gone already, try again when it has been silent for {SILENT_S:.0f} s"

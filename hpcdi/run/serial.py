@@ -45,11 +45,10 @@ from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.fault import FAULTS
 from hpcdi.roles.message_side import MessageSide
 from hpcdi.run import resume, run_folder
-from hpcdi.run.commander import make_commander
 from hpcdi.run.experiment import evaluation_goal
-from hpcdi.run.learner_rank import make_learner_rank
+from hpcdi.run.job_end import EndTime
+from hpcdi.run.parts import columnar_policy, make_commander, make_learner_rank
 from hpcdi.run.placement import RankPlace, useful_threads
-from hpcdi.run.policies import columnar_policy
 from hpcdi.run.private_folder import own_temporary_folder
 from hpcdi.run.request import Ended
 from hpcdi.run.run_lock import RunLock
@@ -71,7 +70,7 @@ _REST_S = 0.001
 
 
 def serial(
-    config: ExperimentConfig, spaces: Spaces, mode: resume.StartMode, path: Path, ends_at: float
+    config: ExperimentConfig, spaces: Spaces, mode: resume.StartMode, path: Path, ends_at: EndTime
 ) -> Ended:
     """Train in this process; its signal handlers are put back afterwards.
 
@@ -80,7 +79,7 @@ def serial(
         spaces: its environment's.
         mode: how the run begins.
         path: the run folder.
-        ends_at: its time limit, see `end_of`.
+        ends_at: when the time limit ends it.
 
     Raises:
         LaunchError: the run folder cannot be used.
@@ -117,7 +116,7 @@ def _train(
     mode: resume.StartMode,
     restarts: int,
     take_signal: Callable[[], StopRequest | None],
-    ends_at: float,
+    ends_at: EndTime,
 ) -> Ended:
     """Run the roles, print how the run ended."""
     FAULTS.arm(config.fault, 0, "serial", restarts, counts="collector")

@@ -26,15 +26,20 @@ from typing import TypeVar
 
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
-from hpcdi.run.environment import OF_A_RANK, allocation, visible_gpus
+from hpcdi.run.environment import (
+    OF_A_RANK,
+    OWN_PREFIX,
+    allocation,
+    kept_for_share,
+    visible_gpus,
+)
 from hpcdi.run.job_end import END_VARIABLE
-from hpcdi.run.own_job import PREFIX, kept
 from hpcdi.run.slurm_queue import names_cluster
 from hpcdi.utils.python import python_command
 
 T = TypeVar("T")
 
-_OF_BATCH_SYSTEMS = ("SLURM", "SRUN_", "PBS_", "LSB_", *OF_A_RANK, PREFIX)
+_OF_BATCH_SYSTEMS = ("SLURM", "SRUN_", "PBS_", "LSB_", *OF_A_RANK, OWN_PREFIX)
 _OF_A_STEP = (
     "SLURM_CPUS_PER_TASK",
     "SRUN_CPUS_PER_TASK",
@@ -139,7 +144,7 @@ def main(arguments: Sequence[str]) -> None:
         k: v
         for k, v in os.environ.items()
         if k == END_VARIABLE or names_cluster(k) or not k.startswith(_OF_BATCH_SYSTEMS)
-    } | kept(os.environ)
+    } | kept_for_share(os.environ)
     if gpus:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(portion(gpus, number, of))
     os.execve(arguments[1], list(arguments[1:]), variables)  # noqa: S606 (our own command line)

@@ -18,7 +18,7 @@ from typing import Any
 
 from hpcdi.comm.messages import ScaleCollectors, StopRequest
 from hpcdi.errors import EXIT_INTERRUPTED, EXIT_REQUEUE, EXIT_TERMINATED, LaunchError
-from hpcdi.run.job_end import Deadline, job_end
+from hpcdi.run.job_end import Deadline, EndTime, job_end
 from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils import early
@@ -247,8 +247,8 @@ def limit_of(text: str) -> float:
     return math.inf if is_none else seconds_of(text) or math.inf
 
 
-def end_of(time_limit: str | None, variables: Mapping[str, str], now: float) -> float:
-    """Returns the time limit in seconds since the epoch; infinite if there is none.
+def end_of(time_limit: str | None, variables: Mapping[str, str], now: float) -> EndTime:
+    """Returns when the time limit ends a run.
 
     Args:
         time_limit: from `now` on, see `limit_of`; overrides the job's limit, `job_end`.
@@ -256,7 +256,7 @@ def end_of(time_limit: str | None, variables: Mapping[str, str], now: float) -> 
         now: seconds since the epoch.
     """
     if time_limit is not None:
-        return now + limit_of(time_limit)
+        return EndTime(now + limit_of(time_limit))
     return job_end(variables, now)
 
 
@@ -270,7 +270,7 @@ class TimeLimit:
     """
 
     def __init__(
-        self, end: float, ask: Callable[[], StopRequest | None], snapshot_s: Callable[[], float]
+        self, end: EndTime, ask: Callable[[], StopRequest | None], snapshot_s: Callable[[], float]
     ) -> None:
         self._deadline, self._ask, self._snapshot_s = Deadline(end), ask, snapshot_s
 
@@ -278,7 +278,7 @@ class TimeLimit:
         """Returns a request to end the run, once; else None."""
         request = self._ask()
         if request is None and self._deadline.is_near(_LEAST_S + _TIMES * self._snapshot_s()):
-            left_s, self._deadline = max(self._deadline.left_s, 0.0), Deadline(math.inf)
+            left_s, self._deadline = max(self._deadline.left_s, 0.0), Deadline(EndTime())
             return StopRequest(f"the time limit is near: {left_s:.0f} s left", EXIT_REQUEUE)
         return request
 

@@ -6,19 +6,21 @@ then its spare groups. So every rank knows before MPI starts what it is, from it
 
     0 coordinator | 1 learner | 2, 3 collectors | 4-5, 6-7 groups of 2: of rank 2's, of rank 3's
 
-A rank of a group becomes its program (`become_one`) and never returns; hpcdi's own ranks have a
-world of their own (`comm.world.open_world`).
+A rank of a group becomes its program (`become_solver_rank`) and never returns; hpcdi's own ranks
+have a world of their own (`comm.world.open_world`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcdi.comm.failure import LeaveLimit
 from hpcdi.comm.solver_protocol import SolverPlace, ranks_text
 from hpcdi.config.compiled import restore_config
 from hpcdi.config.mpi_env import MpiEnvConfig
@@ -26,7 +28,13 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.run.environment import all_ranks_are_here, local_rank_of, rank_of, visible_gpus
-from hpcdi.run.placement import check_world, collector_count, default_world_size, learner_count
+from hpcdi.run.placement import (
+    check_world,
+    collector_count,
+    default_world_size,
+    learner_count,
+    least_collectors,
+)
 from hpcdi.run.request import RunRequest
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
@@ -99,38 +107,37 @@ def plan_ranks(world: int, config: ExperimentConfig) -> RankPlan:
     Raises:
         LaunchError: the experiment does not fit the world.
     """
-    env, learners = config.env, learner_count(config)
-    beside = _beside_collector(config)
+    env, learners, least = config.env, learner_count(config), least_collectors(config)
     if not isinstance(env, MpiEnvConfig):
         check_world(world, config)
         return RankPlan(world)
-    collectors, rest = divmod(collector_count(world, config), 1 + beside)
-    if rest or collectors < 1:
-        fits = [world_of(1 + learners + n, config) for n in (collectors, collectors + 1) if n > 0]
+    collectors, rest = divmod(collector_count(world, config), 1 + _beside_collector(config))
+    if rest or collectors < least:
+        fewer = max(collectors, least - 1)
+        fits = [world_of(1 + learners + n, config) for n in (fewer, fewer + 1) if n >= least]
         each = counted(env.collector_env_num, "group") + (
             f" and {counted(env.spares, 'spare one')}" if env.spares else ""
         )
         raise LaunchError(
             f"a world of {counted(world, 'rank')} cannot be divided: 1 coordinator, "
-            f"{counted(learners, 'learner')}, and for each collector {each} of "
+            f"{counted(learners, 'learner')}, and for each "
+            f"{f'of {least} or more collectors' if least > 1 else 'collector'} {each} of "
             f"{counted(env.ranks, 'rank')} (env.ranks); start it with -n "
             f"{' or '.join(map(str, fits))}"
         )
     own = 1 + learners + collectors
     check_world(own, config)
     groups: list[SolverPlace] = []
-    for number in range(collectors):
+    environments, first = itertools.count(), own
+    spares = itertools.count(collectors * env.collector_env_num)  # behind all environments
+    for collector in range(own - collectors, own):
         for index in range(env.collector_env_num + env.spares):
-            first = own + number * beside + index * env.ranks
             is_spare = index >= env.collector_env_num
-            collector = 1 + learners + number
-            environment = number * env.collector_env_num + index
-            if is_spare:  # spares are numbered behind all environments
-                spare = index - env.collector_env_num
-                environment = collectors * env.collector_env_num + number * env.spares + spare
+            environment = next(spares if is_spare else environments)
             ranks = tuple(range(first, first + env.ranks))
             assigner = collector if is_spare else None
             groups.append(SolverPlace(environment, ranks, collector, assigner))
+            first += env.ranks
     leave_s = LEAVE_S + config.system.coordinator.stop_timeout_s
     return RankPlan(own, tuple(groups), leave_s)
 
@@ -190,7 +197,7 @@ def let_first_refuse(plan: RankPlan) -> None:
         wait_s(_REFUSAL_S)
 
 
-def become_one(plan: RankPlan, request: RunRequest, config: ExperimentConfig) -> int:
+def become_solver_rank(plan: RankPlan, request: RunRequest, config: ExperimentConfig) -> int:
     """Turn this process into the solver's rank that it is.
 
     Returns:
@@ -254,16 +261,9 @@ def gpus_of(
 # -------------------------------------------------------------------------------------- collectors
 
 
-def expect_solvers(config: ExperimentConfig, own: int, rank: int, layout: RunLayout) -> None:
-    """Have a collector expect its groups; nothing on other ranks.
-
-    Args:
-        config: the experiment.
-        own: number of hpcdi's own ranks.
-        rank: this one.
-        layout: the run folder.
-    """
-    groups = plan_ranks(world_of(own, config), config).of_collector(rank)
+def expect_solvers(plan: RankPlan, rank: int, config: ExperimentConfig, layout: RunLayout) -> None:
+    """Have a collector expect its groups; nothing on other ranks."""
+    groups = plan.of_collector(rank)
     if groups and isinstance(config.env, MpiEnvConfig):
         from hpcdi.env.mpi.pool import SOLVERS
 
@@ -272,19 +272,20 @@ def expect_solvers(config: ExperimentConfig, own: int, rank: int, layout: RunLay
 
 
 def let_solvers_end(plan: RankPlan, rank: int) -> None:
-    """Have a collector's groups end, also where it has never expected them.
-
-    Rank 0 ends the job where they do not: MPI_Finalize returns when all ranks have called it.
-    """
-    from hpcdi.comm.failure import Leaving
-    from hpcdi.env.mpi.pool import SOLVERS
-
-    if plan.groups and rank == 0:
-        ranks = ranks_text(range(plan.own, plan.world))
-        Leaving.limit_s = plan.leave_s
-        Leaving.cause = _GO_ON.format(host=platform.node(), limit_s=plan.leave_s, ranks=ranks)
+    """Have a collector's groups end, also where it has never expected them."""
     if groups := plan.of_collector(rank):
+        from hpcdi.env.mpi.pool import SOLVERS
+
         SOLVERS.close(groups)
+
+
+def leave_limit_of(plan: RankPlan | None, rank: int) -> LeaveLimit | None:
+    """Returns how long rank 0 waits for solvers to leave; None: they are none, or it is another."""
+    if plan is None or not plan.groups or rank != 0:
+        return None
+    ranks = ranks_text(range(plan.own, plan.world))
+    cause = _GO_ON.format(host=platform.node(), limit_s=plan.leave_s, ranks=ranks)
+    return LeaveLimit(plan.leave_s, cause)
 
 
 # --------------------------------------------------------------------------------------- for people
@@ -306,10 +307,9 @@ def lines_of(plan: RankPlan, layout: RunLayout | None = None) -> list[str]:
     return lines
 
 
-def have_begun(layout: RunLayout, since_s: float) -> bool:
+def solvers_have_begun(layout: RunLayout, since_s: float) -> bool:
     """Returns whether a solver's rank has opened its log since then (`time.time`)."""
-    logs = layout.solvers_dir.glob("env*/rank*.log")
-    return any(log.stat().st_mtime >= since_s for log in logs)
+    return any(log.stat().st_mtime >= since_s for log in _logs_in(layout))
 
 
 def words_of_solvers(layout: RunLayout) -> str:
@@ -319,6 +319,11 @@ def words_of_solvers(layout: RunLayout) -> str:
     """
     from hpcdi.env.mpi.launch import last_words
 
-    logs = sorted(layout.solvers_dir.glob("env*/rank*.log"), key=lambda log: log.stat().st_mtime)
-    said = last_words(log for log in logs[-_MOST_LOGS:])
+    logs = sorted(_logs_in(layout), key=lambda log: log.stat().st_mtime)
+    said = last_words(logs[-_MOST_LOGS:])
     return f"  what solvers printed last:\n{said}\n" if said else ""
+
+
+def _logs_in(layout: RunLayout) -> Iterator[Path]:
+    """Returns the files into which solvers' ranks print."""
+    return layout.solvers_dir.glob("env*/rank*.log")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcdi.comm.failure import requeued_if_machine_fails, said_if_it_exits
 from hpcdi.config.compiled import compile_config, show_notes
-from hpcdi.config.load import dump
+from hpcdi.config.words import dump
 from hpcdi.errors import EXIT_DONE, ConfigError
 from hpcdi.run import resume
 from hpcdi.run.environment import is_outside_allocation
@@ -20,7 +20,7 @@ from hpcdi.run.experiment import check_data, load_experiment
 from hpcdi.run.local import ranks_of, train
 from hpcdi.run.private_folder import own_folder
 from hpcdi.run.request import Ended, RunRequest
-from hpcdi.run.signals import end_of
+from hpcdi.run.signals import end_of, limit_of
 from hpcdi.run.sizes import does_not_fit
 from hpcdi.utils.log import say
 
@@ -36,6 +36,8 @@ def start(request: RunRequest, *, over_ranks: bool) -> Ended:
         ConfigError: the experiment is wrong. LaunchError: it cannot be started.
         PolicyError: there is no GPU, and policy.cuda is true.
     """
+    if request.time_limit is not None:
+        limit_of(request.time_limit)  # refused before anything is made
     with requeued_if_machine_fails(), as_yaml(request.config) as file:
         request = dataclasses.replace(request, config=file)
         source, overrides = resume.config_of(request), resume.overrides_of(request)

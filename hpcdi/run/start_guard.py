@@ -62,7 +62,7 @@ _AGAIN = (
     "The job ends: start it again (a batch script of hpcdi does so). If it happens again, check "
     "that host's memory (OOM), its Python and its file systems: hpcdi doctor"
 )
-_IN_ORDER = (
+_OUT_OF_ORDER = (
     ". The nodes of this heterogeneous job's components are out of order, which Slurm's PMIx "
     "plugin may not bear: ask for nodes in order, by an #SBATCH --nodelist for each component"
 )
@@ -135,9 +135,8 @@ class _Guard:
 
     def watch(self) -> None:
         """Wait for the end of the start, and end the job where it does not come."""
-        for number in (
-            signal.valid_signals() - NOT_FOR_HANDLERS
-        ):  # what mpirun forwards to a rank comes here
+        # what mpirun forwards to a rank comes here, too
+        for number in signal.valid_signals() - NOT_FOR_HANDLERS:
             signal.signal(number, signal.SIG_IGN)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -178,8 +177,8 @@ class _Guard:
         if lock is None or (self._launcher and has_ended(self._launcher)):
             return  # another one acts, or has acted
         ranks = [*_ranks_below(self._launcher), self._rank]
-        why_not = _IN_ORDER if has_misplaced_nodes(os.environ) else ""
-        sys.stderr.write(f"hpcdi: {reason}. {_AGAIN}{why_not}\n")
+        hint = _OUT_OF_ORDER if has_misplaced_nodes(os.environ) else ""
+        sys.stderr.write(f"hpcdi: {reason}. {_AGAIN}{hint}\n")
         sys.stderr.flush()
         if end_mpirun(self._launcher):
             self._see_launcher_end()

@@ -10,8 +10,8 @@ from hpcdi.comm.failure import abort_job, describe, die_alone, headline
 from hpcdi.comm.pump import LinkPump
 from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.message_side import MessageSide
+from hpcdi.run.parts import columnar_policy, make_learner_rank
 from hpcdi.run.placement import RankPlace
-from hpcdi.run.policies import columnar_policy
 from hpcdi.utils.log import LOGGER
 
 
@@ -23,9 +23,7 @@ def work(place: RankPlace, context: WorkerContext) -> int:
     try:
         # a rank imports what its role needs: a learner torch, a collector environments
         if place.role == "learner":
-            from hpcdi.run.learner_rank import make_learner_rank, take_device
-
-            take_device(place)
+            _take_device(place)
             worker = make_learner_rank(context)
         else:
             from hpcdi.roles.collector.mpi_fs_collector import create_comm_collector
@@ -49,6 +47,16 @@ def work(place: RankPlace, context: WorkerContext) -> int:
             die_alone()
         return leave.exit_code
     return worker.exit_code
+
+
+def _take_device(place: RankPlace) -> None:
+    """Compute on this learner's GPU, if it has one."""
+    if place.gpu:
+        import torch
+
+        device = place.gpus.index(place.gpu)
+        if device < torch.cuda.device_count():  # else the policy says why not
+            torch.cuda.set_device(device)
 
 
 def leave_learners() -> None:

@@ -28,8 +28,12 @@ def written_aside(path: Path) -> Iterator[Path]:
     """Name beside `path` of a file that takes its name when the block ends without an error.
 
     After an error nothing is left of it.
+
+    Raises:
+        OSError: another user's file has that name, in a folder like /tmp, and cannot be removed.
     """
     aside = temporary_beside(path)
+    aside.unlink(missing_ok=True)  # of a dead process; a link would lead elsewhere
     try:
         yield aside
         aside.replace(path)
@@ -53,8 +57,8 @@ def published(path: str | Path, *, fsync: bool = True) -> Iterator[IO[bytes]]:
     path = Path(path)
     refuse_if_full(path)
     make_folders(path.parent)
-    with written_aside(path) as aside, _create(aside) as file:
-        yield file
+    with written_aside(path) as aside, aside.open("xb") as file:
+        yield file  # buffered: a raw write stops short where the disk is full
         file.flush()
         if fsync:
             os.fsync(file.fileno())
@@ -98,16 +102,6 @@ def make_folders(folder: Path) -> None:
     except FileNotFoundError:
         reason = "the run folder has been moved or removed while the run was on"
         raise FileNotFoundError(errno.ENOENT, reason, str(root)) from None
-
-
-def _create(path: Path) -> IO[bytes]:
-    """Create a file at a name that others may guess: a file there is removed, no link followed.
-
-    Raises:
-        OSError: another user's file, in a folder like /tmp, cannot be removed.
-    """
-    path.unlink(missing_ok=True)  # also of a dead process of the same number
-    return path.open("xb")  # buffered: a raw write stops short where the disk is full
 
 
 def pretend_full(seconds: float) -> None:
@@ -226,8 +220,9 @@ def clock_of(folder: str | Path) -> float:
         OSError: nothing can be written there.
     """
     probe = temporary_beside(Path(folder) / "clock")
+    probe.unlink(missing_ok=True)
     try:
-        _create(probe).close()
+        probe.touch(exist_ok=False)
         return probe.stat().st_mtime
     finally:
         probe.unlink(missing_ok=True)

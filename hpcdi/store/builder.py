@@ -125,7 +125,7 @@ class BlockBuilder:
 
     def seal(self) -> Block | None:
         """The block as it is; None where it is empty."""
-        if self._used == 0 or self._like is None:
+        if not self._used:
             return None
         self.lend(is_last=True)
         block = self._block(self._contents, 0)

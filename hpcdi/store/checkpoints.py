@@ -51,6 +51,8 @@ POLICY_FILE = "policy.safetensors"
 """File of every checkpoint: the weights."""
 BEST_CHECKPOINT = "ckpt_best"
 """Name of the checkpoint with the best evaluation; in a run over ranks it has weights alone."""
+SUFFIXES = (".tar", ".pth", ".pt", ".ckpt")
+"""Endings of DI-engine's names of checkpoints: of files beside folders, whose names drop them."""
 _BEFORE = ".before"
 
 
@@ -130,6 +132,7 @@ def write_files(
         raise CheckpointError(aside, "is a link, and not this run's folder")
     files = {}
     for file, write in writers.items():
+        (aside / file).unlink(missing_ok=True)  # somebody's link
         write(aside / file)
         with open_file(aside / file) as written:
             size = os.fstat(written.fileno()).st_size
@@ -187,7 +190,7 @@ def open_checkpoint(folder: Path, *, by_name: bool = False) -> Checkpoint:
     """
     try:
         name, facts, files = _verified(folder / MANIFEST)
-        if by_name and name not in (None, folder.name.removesuffix(_BEFORE)):
+        if by_name and name != folder.name.removesuffix(_BEFORE):
             raise CheckpointError(folder, f"is {name}, under another name")
         for file, written in files.items():
             if not _is_as_written(folder / file, written):
@@ -357,8 +360,6 @@ def load_tensors(path: Path) -> Any:
 
 
 def _is_whole(target: Path) -> bool:
-    if not target.exists():
-        return False
     try:
         open_checkpoint(target, by_name=True)
     except CheckpointError:
@@ -381,8 +382,8 @@ def _put(aside: Path, target: Path) -> None:
     shutil.rmtree(before, ignore_errors=True)
 
 
-def _verified(path: Path) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
-    """Returns name, facts and files of a manifest; early ones have no name.
+def _verified(path: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Returns name, facts and files of a manifest.
 
     Raises:
         OSError: it cannot be read. ValueError: it is damaged.
@@ -391,10 +392,9 @@ def _verified(path: Path) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
         manifest = load_sealed_json(path)
     except ValueError as error:
         raise ValueError(f"{MANIFEST} is damaged: {error}") from error
-    name = manifest.pop("name", None)
-    if manifest.keys() != {"facts", "files"}:
+    if manifest.keys() != {"name", "facts", "files"}:
         raise ValueError(f"{MANIFEST} is damaged: it has the keys {sorted(manifest)}")
-    facts, files = manifest["facts"], manifest["files"]
+    name, facts, files = manifest["name"], manifest["facts"], manifest["files"]
     if not isinstance(facts, dict) or not isinstance(files, dict):
         raise ValueError(f"{MANIFEST} names no files")  # noqa: TRY004 (a file, not an argument)
     return name, facts, files

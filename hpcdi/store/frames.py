@@ -33,11 +33,11 @@ def share_frames(segment: Segment, names: Sequence[str]) -> Segment:
     stored = [name for name in names if name not in derived]
     if not stored:
         return segment
-    segment = segment.copy()
-    check_stacks(dict(segment.columns), stored)
+    held = dict(segment.columns)  # gathered now, where they were not yet
+    check_stacks(held, stored)
     starts = segment.items["item_start"].astype(np.int64)
     lengths = np.diff(starts, append=segment.rows)
-    stacks = [segment.columns[name] for name in stored]
+    stacks = [held[name] for name in stored]
     places = [np.zeros(column.shape[:2], np.int32) for column in stacks]
     slides = [sliding(column, starts) for column in stacks]
     frames_of = [
@@ -47,12 +47,12 @@ def share_frames(segment: Segment, names: Sequence[str]) -> Segment:
     # rows that each item takes from now on, and where it begins
     extents = np.maximum(lengths, [len(frames) for frames in frames_of])
     firsts = np.cumsum(extents) - extents
-    old, new = rows_from(starts, lengths), rows_from(firsts, lengths)
-    within = old - np.repeat(starts, lengths)
-    columns = {n: column[old] for n, column in segment.columns.items() if n not in stored}
+    new = rows_from(firsts, lengths)
+    within = np.arange(segment.rows) - np.repeat(starts, lengths)
+    columns = {n: column for n, column in held.items() if n not in stored}
     views = list(segment.views)
     for name, at in zip(stored, places, strict=True):
-        columns[f"{name}_offsets"] = at[old] - within[:, None].astype(np.int32)
+        columns[f"{name}_offsets"] = at - within[:, None].astype(np.int32)
         views.append(RowView(name, f"{stored[0]}_frames", f"{name}_offsets"))
     placed = {n: np.zeros((extents.sum(), *c.shape[1:]), c.dtype) for n, c in columns.items()}
     for name, column in columns.items():

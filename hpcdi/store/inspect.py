@@ -16,13 +16,12 @@ from hpcdi.dataclass import dataclass
 from hpcdi.errors import CheckpointError, ShardError, StoreError
 from hpcdi.store.atomic import TEMPORARY_MARK, read_json
 from hpcdi.store.block import Block
-from hpcdi.store.checkpoints import MANIFEST, checkpoint_names, open_checkpoint
+from hpcdi.store.checkpoints import MANIFEST, SUFFIXES, checkpoint_names, open_checkpoint
 from hpcdi.store.files import check_file, is_unreadable
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
-from hpcdi.store.inventory import other_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import header, read_policy
-from hpcdi.store.sealed import change_of, load_sealed_json
+from hpcdi.store.sealed import change_of, load_sealed_json, other_files
 from hpcdi.store.shard_file import KIND as SHARD
 from hpcdi.store.shard_file import ShardReader
 from hpcdi.store.shards import read_blocks
@@ -82,9 +81,7 @@ def _shard(path: Path, report: Report) -> Iterator[str]:
     yield f"{path}: shard of {counted(len(blocks), 'block')}, {human_bytes(n_bytes)}, {right}"
     yield (
         f"  {sum(block.transitions for block in blocks)} transitions in {items} items, "
-        f"{sum(block.rows for block in blocks)} rows"
-        + _span("policy version", [b.items["policy_version"] for b in blocks])
-        + _seeds(blocks)
+        f"{sum(block.rows for block in blocks)} rows" + _versions(blocks) + _seeds(blocks)
         if items
         else "  no items"
     )
@@ -217,7 +214,7 @@ def _no_folders(layout: RunLayout) -> Iterator[str]:
         *(layout.data_dir, *layout.data_dir.glob("[!.]*"), *layout.data_dir.glob("rank*/[!.]*")),
         *(layout.snapshots_dir, *layout.snapshots_dir.glob("[!.]*")),
         *layout.checkpoint_dirs(),
-        *layout.root.glob("checkpoints*/[!.]*"),
+        *(path for path in layout.root.glob("checkpoints*/[!.]*") if path.suffix not in SUFFIXES),
         layout.latest_policy.parent,
         layout.log_dir,
     ]
@@ -269,6 +266,7 @@ def _seeds(blocks: list[Block]) -> str:
     return f", {counted(len(seeds), 'seed')}: {min(seeds)}" + f" to {max(seeds)}" * (len(seeds) > 1)
 
 
-def _span(what: str, arrays: list[Array]) -> str:
-    arrays = [array for array in arrays if array.size]
-    return f", {what}s {min(a.min() for a in arrays)} to {max(a.max() for a in arrays)}"
+def _versions(blocks: list[Block]) -> str:
+    """Returns by which policies blocks, of which one has an item at least, were collected."""
+    versions = np.concatenate([block.items["policy_version"] for block in blocks])
+    return f", policy versions {versions.min()} to {versions.max()}"

@@ -77,7 +77,7 @@ def shard_place(path: Path) -> tuple[int, int] | None:
     return (int(rank), int(path.stem)) if is_place else None
 
 
-def name_of(rank: int) -> str:
+def rank_name(rank: int) -> str:
     """Returns what folders and files of a rank are called by."""
     return f"rank{rank:05d}"
 
@@ -164,7 +164,7 @@ class RunLayout:
 
     def callbacks_file(self, rank: int) -> Path:
         """States of the user's callbacks on a collector."""
-        return self.callbacks_dir / f"{name_of(rank)}.json"
+        return self.callbacks_dir / f"{rank_name(rank)}.json"
 
     videos_dir = _Entry("videos")
     """Films."""
@@ -180,7 +180,7 @@ class RunLayout:
 
     def callbacks_curves(self, rank: int) -> Path:
         """Curves that callbacks on a collector log, over train iterations."""
-        return self.callbacks_dir / f"{name_of(rank)}.csv"
+        return self.callbacks_dir / f"{rank_name(rank)}.csv"
 
     def curve_files(self) -> list[Path]:
         """All curves: rank 0's, then those of callbacks on collectors."""
@@ -257,7 +257,7 @@ class RunLayout:
 
     def log_file(self, rank: int) -> Path:
         """JSONL log of one rank."""
-        return self.log_dir / f"{name_of(rank)}.jsonl"
+        return self.log_dir / f"{rank_name(rank)}.jsonl"
 
     code_dir = _Entry("code")
     """Modules written for what a notebook has given to `hpcdi.train`."""
@@ -276,7 +276,7 @@ class RunLayout:
         hour in which it was begun, and is full at the latest when that is over.
         """
         hour = time.strftime("%Y%m%dT%H", time.gmtime(now))
-        return f"data/{name_of(rank)}/{hour}/{number:06d}.h5"
+        return f"data/{rank_name(rank)}/{hour}/{number:06d}.h5"
 
     def take_guest_rank(self) -> int:
         """Returns the rank of a new guest, by making its folder of shards: nobody else has it.
@@ -289,7 +289,7 @@ class RunLayout:
             ranks = [int(name) for name in names if name.isdecimal()]
             rank = max([FIRST_GUEST, *ranks]) + 1
             with contextlib.suppress(FileExistsError):
-                (self.data_dir / name_of(rank)).mkdir(parents=True)
+                (self.data_dir / rank_name(rank)).mkdir(parents=True)
                 return rank
 
     def shard_numbers(self, of: int | None = None) -> dict[str, tuple[int, int]]:
@@ -303,7 +303,7 @@ class RunLayout:
         Raises:
             OSError: a folder cannot be read.
         """
-        ranks = names_in(self.data_dir) if of is None else [name_of(of)]
+        ranks = names_in(self.data_dir) if of is None else [rank_name(of)]
         hours = [
             self.data_dir / rank / hour for rank in ranks for hour in names_in(self.data_dir / rank)
         ]

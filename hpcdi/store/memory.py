@@ -14,6 +14,10 @@ from hpcdi.types import Array
 
 LARGE_BYTES = 1 << 18
 """Below this, the allocator keeps memory by itself."""
+BLOCK_ROWS = 4096
+"""Records that are copied at once: so few that they stay in the cache from member to member."""
+_PART_BYTES = 1 << 22
+"""Of columns that is copied at once: twice as quick as much larger or smaller parts."""
 
 
 def _unheld() -> int:
@@ -84,10 +88,6 @@ class Recycler:
 
 def _bytes(count: int) -> Array:
     return np.empty(count, np.uint8)
-
-
-BLOCK_ROWS = 4096  # of records: so few that they stay in the cache from member to member
-_PART_BYTES = 1 << 22  # copied at once: twice as quick as much larger or smaller parts
 
 
 class Span(NamedTuple):

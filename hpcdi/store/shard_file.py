@@ -78,6 +78,7 @@ _MARK = b"hpcdi-shard "
 _HEAD_BYTES = 1 << 20  # in which the layout lies
 _LAYOUT, _TABLE = "hpcdi/layout", "hpcdi/blocks"
 _ANY_OFFSET = 10**18
+_WRITING = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC  # a link leads to somebody else's file
 _LARGEST_TABLE_BYTES = 64 << 20  # a layout that states more is damaged
 _PAUSES_S = (0.005, 0.02, 0.05)  # from one look at a structure that seems damaged to the next
 
@@ -118,7 +119,7 @@ class ShardLayout:
         table: offset of the table of blocks.
         slots: records that it has room for.
         slot_bytes: bytes of one record.
-        name: path of the file in its run folder; empty: it does not say.
+        name: path of the file in its run folder.
     """
 
     columns: tuple[ColumnSpec, ...]
@@ -127,7 +128,7 @@ class ShardLayout:
     table: int
     slots: int
     slot_bytes: int
-    name: str = ""
+    name: str
 
     def ref(self, name: str, record: Record) -> ShardRef:
         """The reference to a block, under its name."""
@@ -187,8 +188,7 @@ class ShardLayout:
         )
         views = tuple(RowView(**view) for view in fields["views"])
         numbers = {n: int(fields[n]) for n in ("tail_rows", "table", "slots", "slot_bytes")}
-        name = str(fields.get("name", ""))  # early ones have none
-        layout = cls(columns, views, **numbers, name=name)
+        layout = cls(columns, views, **numbers, name=str(fields["name"]))
         sizes = [*numbers.values(), *(n for spec in columns for n in (*spec.shape, spec.offset))]
         names = tuple(spec.name for spec in columns)[-len(ITEM_NAMES) :]
         if (
@@ -305,7 +305,7 @@ class GrowingShard:
         """
         refuse_if_full(self.path)
         record, pieces, record_piece = self._prepared(block)
-        file = os.open(self.path, os.O_WRONLY)
+        file = os.open(self.path, _WRITING)
         try:
             _write(file, pieces)
             if self._fsync:
@@ -369,9 +369,9 @@ class ShardReader:
         self.path, self.name = path, name
         try:
             with open_file(path) as file:
-                self._head, state = file.read(_HEAD_BYTES), os.fstat(file.fileno())
+                head, state = file.read(_HEAD_BYTES), os.fstat(file.fileno())
                 size, self.disk_bytes = state.st_size, 512 * state.st_blocks
-                _, mark, text = self._head.partition(_MARK)
+                self._head, mark, text = head.partition(_MARK)
                 if not mark:
                     raise ShardError(path, _why_no_layout(path))
                 self.layout = ShardLayout.decoded(text, size)
@@ -439,9 +439,8 @@ class ShardReader:
         Raises:
             LookupError, OSError, TypeError, ValueError: one is not where, or what, it should be.
         """
-        head, _, _ = self._head.partition(_MARK)
         places = {
-            _LAYOUT: (len(head), None, ()),
+            _LAYOUT: (len(self._head), None, ()),
             _TABLE: (self.layout.table, None, ()),
             **{s.name: (s.offset, np.dtype(s.dtype), s.shape[1:]) for s in self.layout.columns},
         }
@@ -568,13 +567,12 @@ class ShardReader:
         pieces: list[Piece] = [(layout.table + s * layout.slot_bytes, empty) for s in withdrawn]
         rows, items = map(max, zip(*ends, strict=True))
         try:
-            head, _, _ = self._head.partition(_MARK)
             names = [_TABLE, *(spec.name for spec in layout.columns if spec.n_bytes)]
-            structure = GrowingStructure.read(head, self._size, names)
+            structure = GrowingStructure.read(self._head, self._size, names)
             pieces.append(structure.resized(layout.lengths(slot, rows, items)))
         except DAMAGE as error:
             LOGGER.warning("%s: other tools see rows that were withdrawn: %s", self.path, error)
-        file = os.open(self.path, os.O_WRONLY)
+        file = os.open(self.path, _WRITING)
         try:
             _write(file, pieces)
             os.fsync(file)

@@ -22,7 +22,7 @@ from hpcdi.errors import ShardError, StoreError
 from hpcdi.store.block import Block, check_block, checksum, row_columns
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.files import PAUSES_S, is_unreadable, patiently
-from hpcdi.store.layout import RunLayout, block_name, split_name
+from hpcdi.store.layout import RunLayout, block_name, shard_of, split_name
 from hpcdi.store.shard_file import (
     SMALLEST_BYTES,
     GrowingShard,
@@ -260,7 +260,7 @@ def absent(layout: RunLayout, names: Iterable[str]) -> list[str]:
     """Returns which blocks are missing, or unreadable now, by name; rows are not looked at."""
     by_shard: dict[str, set[str]] = {}
     for name in names:
-        by_shard.setdefault(split_name(name)[0], set()).add(name)
+        by_shard.setdefault(shard_of(name), set()).add(name)
     missing: set[str] = set()
     for shard, wanted in by_shard.items():
         missing |= wanted

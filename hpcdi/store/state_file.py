@@ -110,7 +110,11 @@ def _write(file: IO[bytes], kind: str, version: int, state: Mapping[str, Any]) -
     header = {
         "kind": kind,
         "version": version,
-        "plain": {name: _plain(leaf) for name, leaf in flat.items() if name not in arrays},
+        "plain": {
+            name: leaf.item() if isinstance(leaf, np.generic) else leaf
+            for name, leaf in flat.items()
+            if name not in arrays
+        },
         "checksums": {name: crc32_of_array(array) for name, array in arrays.items()},
     }
     text = json.dumps(header).encode()
@@ -120,7 +124,3 @@ def _write(file: IO[bytes], kind: str, version: int, state: Mapping[str, Any]) -
         {"text": np.array(text)} | {f"arrays/{name}": array for name, array in arrays.items()},
         {**attributes, "text_crc32": crc32_of(text)},
     )
-
-
-def _plain(leaf: object) -> Any:
-    return leaf.item() if isinstance(leaf, np.generic) else leaf

@@ -34,8 +34,6 @@ _JOB_VARIABLES = (
     "PBS_JOBID",
     "LSB_JOBID",
 )
-
-
 _EVALUATIONS = ("evaluations", "evaluation", "best_evaluation")
 
 

@@ -45,7 +45,7 @@ from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_REQUEUE, CommError
 from hpcdi.store.atomic import TEMPORARY_MARK
 from hpcdi.store.files import names_in, open_descriptor, open_file
-from hpcdi.store.layout import RunLayout, name_of
+from hpcdi.store.layout import RunLayout, rank_name
 from hpcdi.transport.mailbox import Inbox, Outbox
 from hpcdi.types import is_guest
 from hpcdi.utils.backoff import Backoff
@@ -270,7 +270,7 @@ class GuestLink:
         self.exit_code: int | None = None
         self.failure: WorkerFailed | None = None
         self._answer = answer
-        self._folder = layout.guests_dir / name_of(rank)
+        self._folder = layout.guests_dir / rank_name(rank)
         self._folder.mkdir()
         self._inbox, self._outbox = Inbox(self._folder, TO_GUEST), Outbox(self._folder, TO_RUN)
         self._arrived: list[tuple[int, Message]] = []

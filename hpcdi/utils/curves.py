@@ -11,7 +11,8 @@ import contextlib
 import csv
 import io
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -19,6 +20,8 @@ from hpcdi.utils.disk import RecordFile, cut_torn_line, rewrite
 from hpcdi.utils.lifetime import Closing
 
 COLUMNS = ("curve", "step", "time", "value")
+_LONGEST_LINE = 1 << 20
+"""Letters; a file with a hole is one line, which no memory would hold."""
 
 
 class CurvePoint(NamedTuple):
@@ -80,11 +83,26 @@ def read_curves(files: Iterable[Path]) -> dict[str, list[CurvePoint]]:
     return curves
 
 
-def drop_points_after(file: Path, step: int | Callable[[str], int]) -> None:
-    """Remove points after a checkpoint: the resumed run adds them again.
+class UpToCheckpoint:
+    """Decides which points of curves are before a checkpoint: the resumed run adds others again.
 
-    Points are compared by steps, not by times, since clocks of hosts differ; of those at the
+    They are compared by steps, not by times, since clocks of hosts differ; of those at the
     checkpoint's own step, a curve keeps the first.
+    """
+
+    def __init__(self) -> None:
+        self._at_it = set[Hashable]()  # curves of which a point at the checkpoint's step is kept
+
+    def keeps(self, curve: Hashable, step: int, of_checkpoint: int) -> bool:
+        """Returns whether a curve keeps its next point, at a step."""
+        if step == of_checkpoint and curve not in self._at_it:
+            self._at_it.add(curve)
+            return True
+        return step < of_checkpoint
+
+
+def drop_points_after(file: Path, step: int | Callable[[str], int]) -> None:
+    """Remove points after a checkpoint, see `UpToCheckpoint`.
 
     Args:
         file: a run's curves; nothing happens if it is not there.
@@ -92,15 +110,10 @@ def drop_points_after(file: Path, step: int | Callable[[str], int]) -> None:
     """
     if not file.is_file():
         return
-    rows = [COLUMNS]
-    kept_at_step = set[str]()  # curves of which a point at the checkpoint's is kept
+    rows, up_to = [COLUMNS], UpToCheckpoint()
     for name, point in _points(file):
-        limit = step(name) if callable(step) else step
-        if point.step > limit or (point.step == limit and name in kept_at_step):
-            continue
-        if point.step == limit:
-            kept_at_step.add(name)
-        rows.append(row_of(name, point))
+        if up_to.keeps(name, point.step, step(name) if callable(step) else step):
+            rows.append(row_of(name, point))
     rewrite(file, _encoded(rows))
 
 
@@ -109,9 +122,10 @@ def _points(file: Path) -> Iterator[tuple[str, CurvePoint]]:
     if not file.is_file():
         return
     with file.open(newline="", errors="replace") as lines:
-        for line in lines:  # by lines, not by quotes, of which one may be torn
+        # by lines, not by quotes, of which one may be torn
+        for line in iter(partial(lines.readline, _LONGEST_LINE), ""):
             if not line.endswith("\n"):
-                return  # it is being written, or whoever wrote it was killed
+                return  # it is being written, whoever wrote it was killed, or this is no such file
             with contextlib.suppress(ValueError):  # no point: the names of the columns
                 name, step, at, value = line.rsplit(",", 3)
                 if name.startswith('"'):

@@ -35,18 +35,29 @@ def user_cache() -> Path:
 
 
 def rewrite(path: Path, content: bytes) -> None:
-    """Replace what a file holds: a reader sees the old content or the new one, whole."""
+    """Replace what a file holds: a reader sees the old content or the new one, whole.
+
+    Raises:
+        OSError: that cannot be; it holds what it held.
+    """
     aside = path.with_name(f".{path.name}.tmp-{os.getpid()}")  # `sweep_temporary` knows such names
-    aside.write_bytes(content)
-    aside.replace(path)
+    try:
+        aside.unlink(missing_ok=True)  # it would be written to where somebody's link leads
+        with aside.open("xb") as file:
+            file.write(content)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def cut_torn_line(path: Path) -> None:
     """Cut off a file's last line, if whoever wrote it was killed in the middle of that.
 
-    Does nothing where the file is not there, or may not be written to: who appends to it is told.
+    Does nothing where the file is not there, is a link, or may not be written to: who appends to it
+    is told.
     """
-    with contextlib.suppress(OSError), path.open("r+b") as file:
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.suppress(OSError), os.fdopen(os.open(path, flags), "r+b") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
         if file.read() not in (b"", b"\n"):  # seldom: only then it is read as a whole
             file.seek(0)
@@ -148,6 +159,7 @@ class AppendFile(Closing):
         self._buffer: deque[bytes] = deque()
         self._file: int | None = None
         self._is_failing = False
+        self._dropped_before = 0  # it began to fail
 
     def add(self, record: bytes) -> None:
         """Append a record, after those that are buffered."""
@@ -165,7 +177,7 @@ class AppendFile(Closing):
                 self._end()
             if not self._is_failing:
                 self._warn(f"cannot be written: {error.strerror or error}; the run goes on")
-            self._is_failing = True
+                self._is_failing, self._dropped_before = True, self.dropped
             size = sum(map(len, self._buffer))
             while size > self._buffered_bytes:
                 size -= len(self._buffer.popleft())
@@ -173,8 +185,8 @@ class AppendFile(Closing):
             return
         self._buffer.clear()
         if self._is_failing:
-            lost = f", without {self.dropped} records" if self.dropped else ""
-            self._warn(f"can be written again{lost}")
+            lost = self.dropped - self._dropped_before
+            self._warn("can be written again" + f", without {lost} records" * bool(lost))
             self._is_failing = False
 
     def close(self) -> None:
@@ -218,6 +230,9 @@ class RecordFile(Closing, Generic[R]):
         what: name of the file in messages.
         encode: what stands in the file for some records.
         flush_s: seconds between writes.
+
+    Attributes:
+        is_open: False after `close`.
     """
 
     def __init__(
@@ -231,11 +246,11 @@ class RecordFile(Closing, Generic[R]):
         self._file = AppendFile(path, what)
         self._thread = JobThread(path.name)
         self._records: list[R] = []
-        self._is_open, self._submitted = True, time.monotonic()
+        self.is_open, self._submitted = True, time.monotonic()
 
     def add(self, record: R) -> None:
         """Add a record."""
-        if not self._is_open:
+        if not self.is_open:
             return
         self._records.append(record)
         is_due = time.monotonic() - self._submitted > self._flush_s
@@ -251,15 +266,15 @@ class RecordFile(Closing, Generic[R]):
 
     def flush(self) -> None:
         """Write all records, or buffer them if the disk is full; returns when that is done."""
-        if self._is_open:
+        if self.is_open:
             self.submit()
             self._thread.wait()
 
     def close(self) -> None:
         """Write all records and close the file. Idempotent."""
-        if self._is_open:
+        if self.is_open:
             self.submit()
-            self._is_open = False
+            self.is_open = False
             self._thread.close()
             self._file.close()
 

@@ -25,6 +25,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
 )
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from hpcdi.utils.curves import UpToCheckpoint
 from hpcdi.utils.disk import FLUSH_S, RecordFile, rewrite
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.video import encode_gif, side_by_side
@@ -70,7 +71,7 @@ class TensorBoardWriter(Closing):
         TensorBoard draws curves of the same name from several folders into one chart: each curve
         has an event file in a folder of its own below this one.
         """
-        for curve, value in values.items():
+        for curve, value in values.items() if self._file.is_open else ():
             name = f"{tag}_{curve}".replace("/", "_")
             if name not in self._curves:
                 self._curves[name] = TensorBoardWriter(self._folder / name, self._flush_s)
@@ -177,11 +178,10 @@ def drop_events_after(
     train_iter: int,
     iterations: Mapping[str, int] | None = None,
 ) -> None:
-    """Remove points of curves after a checkpoint: the resumed run adds them again.
+    """Remove points of curves after a checkpoint, see `UpToCheckpoint`.
 
-    Points are compared by steps, not by times, since clocks of hosts differ. The axis of a curve is
-    environment steps, or train iterations if its tag has ``_iter/`` or it is a rank's own
-    (`RANK_FOLDER`); TensorBoard's purge has one axis only.
+    The axis of a curve is environment steps, or train iterations if its tag has ``_iter/`` or it is
+    a rank's own (`RANK_FOLDER`); TensorBoard's purge has one axis only.
 
     Args:
         folder: folder of the event files.
@@ -189,8 +189,7 @@ def drop_events_after(
         train_iter: train iterations at the checkpoint, of the main player.
         iterations: player -> the same, for curves whose tags begin with its name.
     """
-    # folders and tags of curves: the first point at the limit was before the checkpoint
-    at_the_limit: set[tuple[Path, str]] = set()
+    up_to = UpToCheckpoint()
 
     def is_before(event: Event, place: Path) -> bool:
         for value in event.summary.value:
@@ -201,11 +200,9 @@ def drop_events_after(
                 limit = env_steps(value.tag) if callable(env_steps) else env_steps
             else:
                 limit = (iterations or {}).get(of_player["player"] or "", train_iter)
-            curve = place, value.tag  # those of one chart have one tag, and a folder each
-            if event.step > limit or (event.step == limit and curve in at_the_limit):
+            # curves of one chart have one tag, and a folder each
+            if not up_to.keeps((place, value.tag), event.step, limit):
                 return False
-            if event.step == limit:
-                at_the_limit.add(curve)
         return True
 
     for path, events in _files_of(Path(folder)):

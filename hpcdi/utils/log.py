@@ -18,15 +18,21 @@ from hpcdi.utils.nested import jsonable
 LOGGER = logging.getLogger("hpcdi")
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+_FORMATTER = logging.Formatter()
 
 
-class JsonLines(logging.Formatter):
-    """One JSON object per line: time, rank, role, level, message, and the record's extra fields."""
+class LogFile(logging.Handler):
+    """Appends a JSON object per record; a full disk costs lines, not the run.
 
-    def __init__(self, rank: int, role: str, restart: int) -> None:
+    Its keys: time, rank, role, host, pid, restart, level, message, and the record's extra fields.
+    """
+
+    def __init__(self, path: Path, rank: int, role: str, restart: int) -> None:
         super().__init__()
         where = {"host": platform.node(), "pid": os.getpid(), "restart": restart}
         self._who = {"rank": rank, "role": role, **where}
+        self._file = AppendFile(path, "the log")
+        self._file.add(b"")  # creates the file
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the text of a record."""
@@ -39,32 +45,31 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
         }
         if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
+            entry["traceback"] = _FORMATTER.formatException(record.exc_info)
         return json.dumps(jsonable(entry))
 
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append a record's line."""
+        self._file.add(self.format(record).encode() + b"\n")
 
-class Console(logging.Formatter):
-    """A line for people; ranks other than 0 are named."""
-
-    def __init__(self, rank: int, role: str) -> None:
-        super().__init__()
-        self._prefix = f"[rank {rank} {role}] " if rank else ""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Returns the text of a record."""
-        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        return f"{self._prefix}{level}{record.getMessage()}"
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
 
 
-class Repeats(logging.Filter):
-    """Lets the first of like records pass, and counts the others; the log file has them all.
+class Terminal(logging.StreamHandler[TextIO]):
+    """Warnings for people, on standard error; ranks other than 0 are named.
 
-    Records are alike that carry the same text as ``extra={"once": text}``.
+    Of records that carry the same text as ``extra={"once": text}`` it shows the first, and at the
+    end how many there were; the log file has them all.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._counts: Counter[str] = Counter()
+    def __init__(self, rank: int, role: str) -> None:
+        super().__init__(sys.stderr)
+        self.setLevel(logging.WARNING)
+        self._prefix = f"[rank {rank} {role}] " if rank else ""
+        self._counts: Counter[str] = Counter()  # by that text
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Returns whether a record is the first of its kind."""
@@ -74,43 +79,16 @@ class Repeats(logging.Filter):
         self._counts[kind] += 1
         return self._counts[kind] == 1
 
-    def lines(self) -> list[str]:
-        """Returns a line for each kind that occurred more than once."""
-        return [f"{n} times: {kind}" for kind, n in self._counts.items() if n > 1]
-
-
-class Terminal(logging.StreamHandler[TextIO]):
-    """Warnings for people; at the end, how often those came that were shown once."""
-
-    def __init__(self, rank: int, role: str) -> None:
-        super().__init__(sys.stderr)
-        self.setFormatter(Console(rank, role))
-        self.setLevel(logging.WARNING)
-        self._repeats = Repeats()
-        self.addFilter(self._repeats)
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the text of a record."""
+        return f"{self._prefix}{record.levelname.lower()}: {record.getMessage()}"
 
     def close(self) -> None:
-        """Say how often; the stream stays open."""
-        for line in self._repeats.lines():
-            self.handle(LOGGER.makeRecord(LOGGER.name, logging.WARNING, "", 0, line, (), None))
-        super().close()
-
-
-class LogFile(logging.Handler):
-    """Appends a line per record; a full disk costs lines, not the run."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._file = AppendFile(path, "the log")
-        self._file.add(b"")  # creates the file
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Append a record's line."""
-        self._file.add(self.format(record).encode() + b"\n")
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Say how many there were; the stream stays open."""
+        for kind, count in self._counts.items():
+            if count > 1:
+                line = f"{count} times: {kind}"
+                self.handle(LOGGER.makeRecord(LOGGER.name, logging.WARNING, "", 0, line, (), None))
         super().close()
 
 
@@ -124,9 +102,7 @@ def open_log(path: Path, rank: int, role: str, restart: int = 0) -> None:
         restart: how often the run has been resumed; part of every line.
     """
     close_log()
-    file = LogFile(path)
-    file.setFormatter(JsonLines(rank, role, restart))
-    LOGGER.addHandler(file)
+    LOGGER.addHandler(LogFile(path, rank, role, restart))
     LOGGER.addHandler(Terminal(rank, role))
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hpcdi.types import ScalarWriter
+
 _LOGGER = logging.getLogger("hpcdi")  # `utils.log` imports this module
 
 
@@ -135,12 +137,8 @@ def split_charts(
     return curves, charts
 
 
-class CurveWriter(Protocol):
+class CurveWriter(ScalarWriter, Protocol):
     """Takes curves and histograms, as `TensorBoardWriter` does."""
-
-    def add_scalar(self, tag: str, value: float, step: int, /) -> None:
-        """Add a point to a curve."""
-        ...
 
     def add_scalars(self, tag: str, values: Mapping[str, float], step: int, /) -> None:
         """Add a point to each of several curves in one chart."""
@@ -303,6 +301,6 @@ def brief(seconds: float) -> str:
     if seconds >= 60:
         return human_time(seconds)
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if seconds * factor >= 1:
+        if seconds * factor >= 0.9995:  # in three digits 1
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds * 1e6:.0f} µs"

@@ -20,7 +20,7 @@ _ANY_ADDRESS = {"00000000": "tcp", "0" * 32: "tcp6"}
 """As a table of sockets below ``/proc/net`` spells it -> that table."""
 
 
-def name_of(pid: int) -> str:
+def _command_of(pid: int) -> str:
     """Returns a process's command; empty: it is gone, or there is no /proc."""
     return read_kernel_file(Path(f"/proc/{pid}/comm"))
 
@@ -43,7 +43,7 @@ def born_of(pid: int) -> str:
     """Returns the start of a process, in kernel ticks; empty: it is gone, "unknown": not seen."""
     try:
         state, *rest = _stat(pid)
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter: while it was read
         return ""
     except OSError:
         return "unknown"
@@ -116,7 +116,7 @@ def _lines_of(table: Path) -> list[str]:
 def launcher_of(pid: int) -> int:
     """Returns the process of mpirun, or its or Slurm's daemon, above a rank; 0: none is seen."""
     above = stat_of(pid)[1]
-    while above > 1 and name_of(above) not in _LAUNCHERS:  # a shell script, a container's starter
+    while above > 1 and _command_of(above) not in _LAUNCHERS:  # a shell, a container's starter
         above = stat_of(above)[1]
     return above if above > 1 else 0
 
@@ -127,7 +127,7 @@ def end_mpirun(launcher: int) -> bool:
     Args:
         launcher: see `launcher_of`.
     """
-    if name_of(launcher) not in MPIRUN:
+    if _command_of(launcher) not in MPIRUN:
         return False
     # that of `hpcdi train` has SIGTERM blocked, so that a batch system's is the ranks' alone
     number = signal.SIGHUP if _is_blocked(launcher, signal.SIGTERM) else signal.SIGTERM

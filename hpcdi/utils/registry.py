@@ -167,27 +167,27 @@ def _algorithm(module: str, prefix: str, acting: str = "") -> BuiltIn:
     return BuiltIn(
         f"hpcdi.policy.{module}:{prefix}Policy",
         f"hpcdi.config.algorithms:{prefix}Config",
-        f"hpcdi.policy.acting.{acting}:Dense{prefix}" if acting else "",
+        f"hpcdi.policy.acting.{acting}" if acting else "",
     )
 
 
 _ALGORITHMS = {
-    "dqn": _algorithm("dqn", "DQN", "dqn"),
-    "c51": _algorithm("c51", "C51", "dqn"),
-    "qrdqn": _algorithm("qrdqn", "QRDQN", "dqn"),
+    "dqn": _algorithm("dqn", "DQN", "dqn:DenseDQN"),
+    "c51": _algorithm("c51", "C51", "dqn:DenseC51"),
+    "qrdqn": _algorithm("qrdqn", "QRDQN", "dqn:DenseQRDQN"),
     "r2d2": _algorithm("r2d2", "R2D2"),
-    "sac": _algorithm("sac", "SAC", "boxes"),
-    "tqc": _algorithm("tqc", "TQC", "boxes"),
-    "discrete_sac": _algorithm("discrete_sac", "DiscreteSAC", "discrete_sac"),
-    "td3": _algorithm("td3", "TD3", "boxes"),
-    "cql": _algorithm("cql", "CQL", "boxes"),
-    "discrete_cql": _algorithm("cql", "DiscreteCQL", "dqn"),
-    "iql": _algorithm("iql", "IQL", "boxes"),
-    "bc": _algorithm("bc", "BC", "imitating"),
-    "ppo": _algorithm("ppo", "PPO", "actor_critic"),
-    "impala": _algorithm("impala", "IMPALA", "actor_critic"),
-    "vdn": _algorithm("mixing", "VDN", "mixing"),
-    "qmix": _algorithm("mixing", "QMIX", "mixing"),
+    "sac": _algorithm("sac", "SAC", "boxes:DenseSAC"),
+    "tqc": _algorithm("tqc", "TQC", "boxes:DenseSAC"),
+    "discrete_sac": _algorithm("discrete_sac", "DiscreteSAC", "discrete_sac:DenseDiscreteSAC"),
+    "td3": _algorithm("td3", "TD3", "boxes:DenseTD3"),
+    "cql": _algorithm("cql", "CQL", "boxes:DenseSAC"),
+    "discrete_cql": _algorithm("cql", "DiscreteCQL", "dqn:DenseDQN"),
+    "iql": _algorithm("iql", "IQL", "boxes:DenseIQL"),
+    "bc": _algorithm("bc", "BC", "bc:DenseBC"),
+    "ppo": _algorithm("ppo", "PPO", "actor_critic:DensePPO"),
+    "impala": _algorithm("impala", "IMPALA", "actor_critic:DenseIMPALA"),
+    "vdn": _algorithm("mixing", "VDN", "dqn:DenseVDN"),
+    "qmix": _algorithm("mixing", "QMIX", "dqn:DenseVDN"),
 }
 POLICY_REGISTRY = Registry(
     "policy",
@@ -271,14 +271,14 @@ HOOK_REGISTRY = Registry(
 )
 _COMM_LEARNER = BuiltIn(
     "hpcdi.worker.learner.comm.mpi_fs_learner:MPIFileSystemLearner",
-    "hpcdi.config.roles:CommLearnerConfig",
+    "hpcdi.config.roles:CommConfig",
 )
 COMM_LEARNER_REGISTRY = Registry(
     "comm learner", {"mpi_fs": _COMM_LEARNER, "flask_fs": _COMM_LEARNER}
 )
 _COMM_COLLECTOR = BuiltIn(
     "hpcdi.roles.collector.mpi_fs_collector:MPIFileSystemCollector",
-    "hpcdi.config.roles:CommCollectorConfig",
+    "hpcdi.config.roles:CommConfig",
 )
 COMM_COLLECTOR_REGISTRY = Registry(
     "comm collector", {"mpi_fs": _COMM_COLLECTOR, "flask_fs": _COMM_COLLECTOR}

@@ -3,16 +3,21 @@
 They are daemons: an ordinary thread would keep the interpreter, and so the whole MPI job, alive
 after an error. While the interpreter ends they no longer run, so that then nobody waits for
 them: a `__del__` may run as late as that.
+
+Others, a simulator say, may leave threads that go on for ever and are no daemons. Python waits for
+these, and so would a batch job's nodes: see `end_in_spite_of_threads`.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from hpcdi.utils.lifetime import Closing
@@ -20,6 +25,8 @@ from hpcdi.utils.lifetime import Closing
 _LOOK_S = 0.5
 _EXIT_S = 10.0
 """How long a thread may take to end with the program."""
+_PATIENCE_S = 10.0
+"""For a thread of others that has something to finish; a pool's ends by itself."""
 _SYSCALLS = {"x86_64": (315, 314), "aarch64": (275, 274), "ppc64le": (356, 355)}
 """By machine, the numbers of sched_getattr and sched_setattr."""
 _SLICE_NS = 100_000
@@ -163,3 +170,48 @@ class JobThread(Closing):
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+
+
+def end_in_spite_of_threads(exit_code: int) -> None:
+    """Have this process exit with a code even if threads stay; its last call before it ends.
+
+    Functions of `atexit` run before: they close what others wait for. MPI has ended already.
+    """
+    if _left():
+        BackgroundThread(lambda: _watch(exit_code), "ending")
+
+
+def _left() -> list[threading.Thread]:
+    """Threads for which Python waits when it ends."""
+    own = (threading.main_thread(), threading.current_thread())
+    return [thread for thread in threading.enumerate() if not thread.daemon and thread not in own]
+
+
+def _watch(exit_code: int) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while left := _left():
+        patience_s = deadline - time.monotonic()
+        if patience_s <= 0:
+            break
+        left[0].join(patience_s)
+    else:
+        return
+    names = ", ".join(thread.name for thread in left)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(
+            f"hpcdi: threads of the environment, or of a library, have not ended: {names}; they "
+            "are left behind\n"
+        )
+    BackgroundThread(_end_in_order, "ending-functions").join(_PATIENCE_S)
+    os._exit(exit_code)
+
+
+def _end_in_order() -> None:
+    """What Python and C do last; for ever where a thread that stays holds a stream."""
+    try:
+        atexit._run_exitfuncs()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # the reader may be gone already
+                stream.flush()
+        ctypes.CDLL(None).fflush(None)

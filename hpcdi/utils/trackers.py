@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from hpcdi.dataclass import dataclass
 from hpcdi.utils.curves import Curves
+from hpcdi.utils.disk import rewrite
 
 _STEP = "env_step"
 _AT_ONCE = 1000  # metrics that MLflow takes at once
@@ -51,13 +52,13 @@ class TrackedRun:
         """The tracker's own name of the run; None: it is not there yet."""
         if self.id_file is None or not self.id_file.is_file():
             return None
-        return self.id_file.read_text().strip()
+        return self.id_file.read_text().strip() or None  # empty: the power was cut
 
     def keep_id(self, name: str) -> None:
         """Remember the tracker's own name of the run."""
         if self.id_file is not None:
             self.id_file.parent.mkdir(parents=True, exist_ok=True)
-            self.id_file.write_text(f"{name}\n")
+            rewrite(self.id_file, f"{name}\n".encode())
 
 
 class Tracker(Protocol):

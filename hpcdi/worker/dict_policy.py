@@ -18,10 +18,9 @@ import numpy as np
 from hpcdi.env.base import Envs
 from hpcdi.env.manager import EnvManager
 from hpcdi.errors import EnvError, PolicyError
-from hpcdi.policy.base import TrainColumns
+from hpcdi.policy.base import TrainColumns, attribute_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RANDOM
-from hpcdi.roles.collector.loop import attribute_of
 from hpcdi.store.segment import Segment
 from hpcdi.types import (
     ITEM_DTYPE,

@@ -58,17 +58,16 @@ __all__ = [
 
 _HERE = "hpcdi.worker.names"
 _SLAVES = "hpcdi.worker.slave"
-_COLLECTOR = "hpcdi.roles.collector"
 _COORDINATOR = "hpcdi.worker.coordinator"
 OLD_PATHS = {
     "adapter": _HERE,
     "adapter.learner_aggregator": _HERE,
-    "collector.base_parallel_collector": f"{_COLLECTOR}.base_parallel_collector",
+    "collector.base_parallel_collector": "hpcdi.worker.collector.parallel_collectors",
     "collector.base_serial_evaluator": "hpcdi.worker.collector.evaluation",
     "collector.battle_episode_serial_collector": "hpcdi.worker.collector.serial_collectors",
     "collector.battle_interaction_serial_evaluator": "hpcdi.worker.collector.evaluation",
     "collector.battle_sample_serial_collector": "hpcdi.worker.collector.serial_collectors",
-    "collector.comm.mpi_fs_collector": f"{_COLLECTOR}.mpi_fs_collector",
+    "collector.comm.mpi_fs_collector": "hpcdi.roles.collector.mpi_fs_collector",
     "collector.comm.slave": "hpcdi.worker.collector.comm.flask_fs_collector",
     "collector.comm.utils": _SLAVES,
     "collector.episode_serial_collector": "hpcdi.worker.collector.serial_collectors",

@@ -31,6 +31,7 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
+from hpcdi.types import BLOCK_ID_BITS
 
 LEARNER, COLLECTORS = 1, (2, 3, 4)
 RANKS = (LEARNER, *COLLECTORS)
@@ -112,7 +113,7 @@ class SimulatedCollector(SimulatedWorker):
         none = np.zeros(0)
         if chance < 6:
             self.blocks += 1
-            self.said.append(block(1000 * self.rank + self.blocks, [3, 4]))
+            self.said.append(block((self.rank << BLOCK_ID_BITS) + self.blocks, [3, 4]))
         self.said.append(
             CollectProgress(self.task.task_id, none, none.astype(np.int64), self.steps, {})
         )

@@ -23,11 +23,12 @@ from hpcdi.config.compiled import compile_config
 from hpcdi.errors import CallbackError, ConfigError, LaunchError
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.callbacks import Callbacks, Context, EarlyStop, Video
-from hpcdi.roles.collector.of_user import OfUser
-from hpcdi.roles.coordinator.of_user import OfUser as OfUserOnRank0
+from hpcdi.roles.collector.user_callbacks import UserCallbacks
+from hpcdi.roles.coordinator.curriculum import Curriculum
+from hpcdi.roles.coordinator.user_callbacks import UserCallbacks as CallbacksOnRank0
 from hpcdi.roles.coordinator.view import RunRecord
 from hpcdi.roles.coordinator.workers import Evaluated
-from hpcdi.roles.learner.of_user import OfUser as OfUserOnLearner
+from hpcdi.roles.learner.user_callbacks import UserCallbacks as CallbacksOnLearner
 from hpcdi.store.atomic import read_json, write_json
 from hpcdi.store.checkpoints import load_tensors, tensors_writer
 from hpcdi.store.layout import RunLayout
@@ -137,11 +138,11 @@ def test_collectors_call_theirs_and_keep_their_state(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def of_user(tmp_path: Path) -> Iterator[OfUser]:
+def on_collector(tmp_path: Path) -> Iterator[UserCallbacks]:
     """A collector's callback, `Rolls`; of rank 2."""
     link, config = SimpleNamespace(rank=2), config_of("Rolls")
     place: Any = SimpleNamespace(config=config, layout=RunLayout(tmp_path), link=link, restarts=0)
-    with OfUser(place, lambda _message: None) as made:
+    with UserCallbacks(place, lambda _message: None) as made:
         made.begin()
         yield made
 
@@ -158,7 +159,7 @@ def test_a_learner_s_callbacks_see_all_numbers_of_a_log(
         "a": np.float32(0.5), "b": np.int64(3), "c": np.array(2.0), "d": 1,
         "text": "x", "priority": np.ones(3),
     }  # fmt: skip
-    with contextlib.closing(OfUserOnLearner(place, lambda _message: None)) as made:
+    with contextlib.closing(CallbacksOnLearner(place, lambda _message: None)) as made:
         made.on_update(training, log)
     assert seen == {"a": 0.5, "b": 3.0, "c": 2.0, "d": 1.0}
 
@@ -190,11 +191,12 @@ def test_on_rank_0_points_are_where_the_run_s_curves_are(
     tmp_path: Path, *, over_iterations: bool, at: int
 ) -> None:
     groups = SimpleNamespace(env_steps=500, main=SimpleNamespace(train_iter=7))
-    run: Any = SimpleNamespace(groups=groups, commander=None)
+    commander = SimpleNamespace(curriculum=Curriculum([]))
+    run: Any = SimpleNamespace(groups=groups, commander=commander)
     curves = Curves()
     record = RunRecord(curves, over_iterations=over_iterations)
     evaluation = Evaluation(1.0, 0.0, 1.0, 1.0, 1, 1, 1)
-    with OfUserOnRank0(config_of("Counts"), RunLayout(tmp_path), record, run) as made:
+    with CallbacksOnRank0(config_of("Counts"), RunLayout(tmp_path), record, run) as made:
         made._call("on_episode", {"length": 1.0, "return": 1.0})
         made.observe(Evaluated(evaluation))
     assert curves.points == [("callbacks/episodes", 1.0, at)]
@@ -208,13 +210,13 @@ def test_on_rank_0_points_are_where_the_run_s_curves_are(
 
 
 def test_a_full_disk_ends_no_collector(
-    of_user: OfUser, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    on_collector: UserCallbacks, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, _value: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("hpcdi.roles.collector.of_user.write_json", full)
-    of_user.end()
+    monkeypatch.setattr("hpcdi.roles.collector.user_callbacks.write_json", full)
+    on_collector.end()
     assert "no state of callbacks could be written: " in caplog.text
 
 
@@ -228,12 +230,12 @@ def test_a_full_disk_ends_no_collector(
     ],
 )
 def test_a_collector_s_state_is_plain_data(
-    of_user: OfUser, odd: Any, said: str, monkeypatch: pytest.MonkeyPatch
+    on_collector: UserCallbacks, odd: Any, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Rolls, "state_dict", lambda _: {"episodes": np.int64(3), "calls": odd})
     whole = rf"Rolls.state_dict on rank 2 \(collector\): {said}; a state has .* tensors, too$"
     with pytest.raises(CallbackError, match=whole):
-        of_user.end()
+        on_collector.end()
 
 
 @pytest.mark.parametrize("role", ["coordinator", "learner", "collector"])
@@ -344,8 +346,6 @@ def test_early_stop_forgets_returns_of_other_evaluations(*, is_other: bool) -> N
     state = dict(stop.state_dict())
     changed = {"kwargs": {"hard": True}} if is_other else {"seeds": [1]}
     assert bool(evaluated(*started(state, **changed), 1.0, 2.0)) is not is_other
-    del state["evaluates_as"]  # of an earlier version
-    assert evaluated(*started(state, **changed), 1.0, 2.0)
 
 
 def test_early_stop_waits_for_a_rise_again_in_another_environment() -> None:

@@ -254,6 +254,17 @@ def test_a_path_after_an_equals_sign_may_begin_with_the_home_folder(
     assert f"{tmp_path}/taken cannot be the run folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["train", "serial"])
+def test_a_time_limit_that_is_none_is_refused_before_anything_is_made(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main([command, CONFIG, "--time-limit", "soon"]) == 2
+    said = capsys.readouterr()
+    assert "the time limit 'soon' is not a duration" in said.err
+    assert said.out == ""
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_folder_that_is_taken_is_refused_and_left_alone(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -353,8 +364,8 @@ def test_a_command_that_has_begun_has_pythons_handler_again() -> None:
 def test_it_ends_though_a_thread_that_stays_holds_a_stream_of_c() -> None:
     program = (
         "import ctypes, sys, threading, time\nfrom hpcdi import cli\n"
-        "from hpcdi.utils import leftover\nfrom hpcdi.__main__ import main\n"
-        "leftover._PATIENCE_S = 0.5\nlibc = ctypes.CDLL(None)\ndef stay():\n"
+        "from hpcdi.utils import threads\nfrom hpcdi.__main__ import main\n"
+        "threads._PATIENCE_S = 0.5\nlibc = ctypes.CDLL(None)\ndef stay():\n"
         "    libc.flockfile(ctypes.c_void_p.in_dll(libc, 'stdin'))\n    time.sleep(99)\n"
         "threading.Thread(target=stay).start()\ncli.main = lambda argv: 85\nsys.exit(main())"
     )
@@ -367,9 +378,9 @@ def test_it_ends_though_a_thread_that_stays_holds_a_stream_of_c() -> None:
 def test_it_ends_though_a_thread_of_an_environment_stays(stays: bool, said: str) -> None:
     program = (
         "import atexit, sys, threading, time\nfrom hpcdi import cli\n"
-        "from hpcdi.utils import leftover\n"
+        "from hpcdi.utils import threads\n"
         "from hpcdi.__main__ import main\n"
-        "leftover._PATIENCE_S = 0.5\natexit.register(print, 'closed')\n"
+        "threads._PATIENCE_S = 0.5\natexit.register(print, 'closed')\n"
         f"wait = lambda: time.sleep({99 if stays else 0.1})\n"
         "threading.Thread(target=wait, name='simulator').start()\ncli.main = lambda argv: 85\n"
         "sys.exit(main())"

@@ -170,7 +170,8 @@ def test_a_setting_for_another_task_is_not_taken(
         tell = collector.tell
         monkeypatch.setattr(collector, "tell", lambda one: (tell(one), told.append(one)))
         script.tell(CollectSetting("another", {"eps": 0.0}))
-        script.until(lambda: bool(told) and not collector._told, thread)  # a turn has looked at it
+        # until a turn has looked at it
+        script.until(lambda: bool(told) and not collector._new_settings, thread)
         script.tell(CloseTask("task"))
         script.hear(CollectResult, thread)
         assert collector.task.setting == {"eps": 0.5}
@@ -342,33 +343,6 @@ def test_environments_that_cannot_be_made_end_the_role(tmp_path: Path) -> None:
         thread.check()
     worker._data.close()
     end(worker)
-
-
-def test_what_the_seeds_callers_call(script: CollectorScript) -> None:
-    worker = MPIFileSystemCollector({}, script.context)
-    answering = BackgroundThread(lambda: answer_until_closed(script, worker), "learner")
-    assert worker.deal_with_resource().keys() == {"gpu", "cpu"}
-    assert worker.deal_with_collector_data() == {}
-    assert worker.deal_with_collector_close() == {}, "there is no task yet"
-    assert not worker._collectors
-    worker.deal_with_collector_start(
-        {
-            "task_id": "task", "buffer_id": "buffer",
-            "collector_cfg": {"eval_flag": True, "collect_setting": {}},
-        }
-    )  # fmt: skip
-    info = worker.deal_with_collector_close()
-    assert (info["task_id"], info["real_episode_count"], info["reward_mean"]) == ("task", 3, 15.0)
-    worker._data.close()
-    worker._collectors[True].close()
-    end(worker)
-    answering.join()
-    answering.check()
-
-
-def answer_until_closed(script: CollectorScript, worker: Any) -> None:
-    while worker.pump.is_alive:
-        script.look()
 
 
 def test_what_cannot_be_built_says_so() -> None:

@@ -23,7 +23,7 @@ from hpcdi.policy.dqn import DQNPolicy
 from hpcdi.policy.returns import n_step_columns
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.policy.td3 import TD3Policy
-from hpcdi.roles.collector.base_parallel_collector import CollectorTask, create_parallel_collector
+from hpcdi.roles.collector.base_parallel_collector import CollectorTask, ZerglingParallelCollector
 from hpcdi.roles.collector.hindsight import ACHIEVED, DESIRED, Hindsight
 from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.run.given import Pieces, source_of
@@ -459,7 +459,7 @@ def test_the_failure_of_the_last_environment_is_what_is_said(kind: str) -> None:
         "policy.collect.n_sample=1000",
     )  # fmt: skip
     cfg = {"env": config.env, "policy": config.policy, "eval_flag": False, "type": "zergling"}
-    with create_parallel_collector(cfg, None) as made:
+    with ZerglingParallelCollector(cfg) as made:
         made.begin(CollectorTask("task"))
         with pytest.raises(EnvError, match=r"all 1 environments are retired.*broken"):
             all(iter(made.turn, False))

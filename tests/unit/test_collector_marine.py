@@ -18,6 +18,7 @@ from fakes.collectors import Port, do, registered_probes
 from hpcdi.errors import ConfigError, PolicyError, PolicyFileError
 from hpcdi.league.battle_agent import Players, _results
 from hpcdi.policy.base import actor_of
+from hpcdi.roles.collector import base_parallel_collector as parallel
 from hpcdi.roles.collector.base_parallel_collector import CollectorTask
 from hpcdi.store.builder import BlockBuilder
 from hpcdi.store.games import MOST_PAIRS, parse_games
@@ -25,7 +26,6 @@ from hpcdi.store.policies import PolicyImage, publish_policy
 from hpcdi.store.segment import Segment
 from hpcdi.types import ITEM_DTYPE, GameCounts
 from hpcdi.utils.registry import POLICY_REGISTRY
-from hpcdi.worker.collector import base_parallel_collector as parallel
 
 pytest.importorskip("pettingzoo")
 pytestmark = [

@@ -17,6 +17,7 @@ from hpcdi.config.compat import ConfigDict
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import CommError, ConfigError, EnvError, UnknownTypeError
 from hpcdi.policy.create import create_policy
+from hpcdi.roles.collector import base_parallel_collector as parallel
 from hpcdi.roles.collector.base_parallel_collector import CollectorTask
 from hpcdi.types import Lockstep
 from hpcdi.utils.registry import PARALLEL_COLLECTOR_REGISTRY
@@ -26,7 +27,6 @@ from hpcdi.worker.collector import (
     create_parallel_collector,
     get_parallel_collector_cls,
 )
-from hpcdi.worker.collector import base_parallel_collector as parallel
 
 # ------- the zergling collector over a port that checks what it is given, in both forms of stepping
 
@@ -442,14 +442,13 @@ class OfCfg(ZerglingParallelCollector):
         self.given = cfg
 
 
-@pytest.mark.parametrize("create", [create_parallel_collector, parallel.create_parallel_collector])
 @pytest.mark.parametrize("port", [None, Port()])
 def test_a_constructor_may_take_the_settings_alone(
-    create: Any, port: Any, monkeypatch: pytest.MonkeyPatch
+    port: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PARALLEL_COLLECTOR_REGISTRY._classes, "of_cfg", OfCfg)
     cfg = ConfigDict(type="of_cfg", env=COUNT, policy=DQN)
-    with create(cfg, port) as made:
+    with create_parallel_collector(cfg, port) as made:
         assert (type(made), made.port) == (OfCfg, port)
         assert made.given is cfg
     cfg.parallel_collector_type = cfg.pop("type")

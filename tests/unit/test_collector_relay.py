@@ -11,8 +11,7 @@ import torch
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
 from hpcdi.config.compiled import compile_config
 from hpcdi.roles.collector import channels
-from hpcdi.roles.collector.channels import PolicySubscriber
-from hpcdi.roles.collector.relay import PolicyRelay
+from hpcdi.roles.collector.channels import PolicyRelay, PolicySubscriber
 from hpcdi.roles.learner.publisher import PolicyPublisher
 from hpcdi.run.placement import RankPlace, relay_for
 from hpcdi.types import MAIN

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcdi.comm.messages import CollectTask
 from hpcdi.errors import CommError
-from hpcdi.roles.collector.mpi_fs_collector import task_message
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import read_block
 from hpcdi.types import ITEM_DTYPE
@@ -59,17 +57,6 @@ def test_an_unknown_task(task: dict[str, Any]) -> None:
     slave = CollectorSlave(callback_fn=Callbacks().table())
     with pytest.raises(TaskFail, match=f"a collector knows no task {task.get('name')!r}"):
         slave._process_task(task)
-
-
-def test_a_task_dict_as_a_message() -> None:
-    message = CollectTask("task", eval_flag=True, setting={"eps": 0.1})
-    assert task_message(TASK_INFO) == message
-
-
-def test_a_task_dict_needs_only_its_id() -> None:
-    assert task_message({"task_id": "t"}) == CollectTask("t", eval_flag=False, setting={})
-    with pytest.raises(KeyError):
-        task_message({})
 
 
 # ---------------------------------------------------------------------------------- NaiveCollector

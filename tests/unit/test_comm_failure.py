@@ -232,8 +232,6 @@ def test_a_rank_that_never_leaves_is_waited_for_only_so_long(
     monkeypatch.setattr(failure, "ranks_may_die", lambda: False)
     for name in ("_FORWARD_S", "_OTHERS_FIRST_S"):
         monkeypatch.setattr(failure, name, 0.0)
-    monkeypatch.setattr(failure.Leaving, "limit_s", limit_s)
-    monkeypatch.setattr(failure.Leaving, "cause", "rank 7 goes on")
-    assert failure.leave_job(85) == 85
+    assert failure.leave_job(85, failure.LeaveLimit(limit_s, "rank 7 goes on")) == 85
     assert codes == ([85] if limit_s < 1.0 else [])
     assert ("hpcdi: rank 7 goes on" in capsys.readouterr().err) == (limit_s < 1.0)

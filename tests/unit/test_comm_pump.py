@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import pytest
 
+from fakes.mortal_world import MortalWorld
 from hpcdi.comm import pump as pump_module
-from hpcdi.comm.link import Link, LocalWorld
+from hpcdi.comm.link import Link
 from hpcdi.comm.messages import (
     CloseTask,
     Goodbye,
@@ -32,12 +33,12 @@ FAILED = WorkerFailed("collector", "host", "ValueError", "Traceback", 1)
 
 
 @pytest.fixture
-def world() -> LocalWorld:
-    return LocalWorld(2)
+def world() -> MortalWorld:
+    return MortalWorld(2)
 
 
 @pytest.fixture
-def start(world: LocalWorld) -> Iterator[Callable[..., LinkPump]]:
+def start(world: MortalWorld) -> Iterator[Callable[..., LinkPump]]:
     """Starts rank 1's pump, and ends it after the test."""
     pumps: list[LinkPump] = []
 
@@ -68,7 +69,7 @@ def results(count: int) -> list[Message]:
 
 
 def test_handlers_run_on_the_pump_s_thread_in_the_order_of_arrival(
-    world: LocalWorld, start: Callable[..., LinkPump]
+    world: MortalWorld, start: Callable[..., LinkPump]
 ) -> None:
     seen: list[tuple[str, int, Message]] = []
     all_seen = threading.Event()
@@ -87,7 +88,7 @@ def test_handlers_run_on_the_pump_s_thread_in_the_order_of_arrival(
 
 
 def test_messages_without_a_handler_wait_for_receive_in_order(
-    world: LocalWorld, start: Callable[..., LinkPump]
+    world: MortalWorld, start: Callable[..., LinkPump]
 ) -> None:
     handled: list[Message] = []
     pump = start({LearnResult: lambda _rank, message: handled.append(message)})
@@ -105,7 +106,9 @@ def test_messages_without_a_handler_wait_for_receive_in_order(
     assert handled == results(5)
 
 
-def test_a_handler_is_for_its_very_class(world: LocalWorld, start: Callable[..., LinkPump]) -> None:
+def test_a_handler_is_for_its_very_class(
+    world: MortalWorld, start: Callable[..., LinkPump]
+) -> None:
     pump = start({Message: lambda _rank, _message: pytest.fail("not for subclasses")})
     world.link(0).send(1, Stop("end"))
     assert pump.receive(LIMIT_S) == [(0, Stop("end"))]
@@ -119,7 +122,7 @@ def test_receive_gives_up_after_its_time(start: Callable[..., LinkPump]) -> None
 
 
 def test_wait_ends_with_a_message_even_one_that_a_handler_has_taken(
-    world: LocalWorld, start: Callable[..., LinkPump]
+    world: MortalWorld, start: Callable[..., LinkPump]
 ) -> None:
     handled: list[Message] = []
     pump = start({LearnResult: lambda _rank, message: handled.append(message)})
@@ -134,7 +137,7 @@ def test_wait_ends_with_a_message_even_one_that_a_handler_has_taken(
 
 
 def test_wait_ends_where_the_thread_has_failed(
-    world: LocalWorld, start: Callable[..., LinkPump]
+    world: MortalWorld, start: Callable[..., LinkPump]
 ) -> None:
     pump = start({LearnResult: lambda _rank, _message: 1 / 0})
     with ThreadPoolExecutor(1) as threads:
@@ -146,7 +149,7 @@ def test_wait_ends_where_the_thread_has_failed(
 
 
 def test_a_pump_makes_no_calls_in_quiet_and_goes_on_where_that_never_ends(
-    world: LocalWorld, start: Callable[..., LinkPump], monkeypatch: pytest.MonkeyPatch
+    world: MortalWorld, start: Callable[..., LinkPump], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Open MPI loses messages of a communicator that is made beside them."""
     quiet = Quiet(0.5)
@@ -183,7 +186,7 @@ def test_quiet_that_begins_as_a_turn_does_comes_first() -> None:
 
 
 def test_wait_for_drops_what_comes_before(
-    world: LocalWorld, start: Callable[..., LinkPump]
+    world: MortalWorld, start: Callable[..., LinkPump]
 ) -> None:
     pump = start()
     for message in (Stop("end"), CloseTask("t"), Leave(3)):
@@ -196,7 +199,7 @@ def test_wait_for_drops_what_comes_before(
 
 
 def test_messages_of_several_threads_each_keep_their_order(
-    world: LocalWorld, start: Callable[..., LinkPump]
+    world: MortalWorld, start: Callable[..., LinkPump]
 ) -> None:
     pump = start()
     threads = [
@@ -218,7 +221,7 @@ def test_messages_of_several_threads_each_keep_their_order(
 
 
 def test_a_posted_message_and_the_end_do_not_wait_for_the_turn(
-    monkeypatch: pytest.MonkeyPatch, world: LocalWorld, start: Callable[..., LinkPump]
+    monkeypatch: pytest.MonkeyPatch, world: MortalWorld, start: Callable[..., LinkPump]
 ) -> None:
     """The thread waits for messages, for ever if need be; posting one wakes it."""
     monkeypatch.setattr(pump_module, "_TURN_S", 3600.0)
@@ -231,7 +234,7 @@ def test_a_posted_message_and_the_end_do_not_wait_for_the_turn(
 
 
 def test_flush_waits_until_everything_has_left(
-    world: LocalWorld, start: Callable[..., LinkPump]
+    world: MortalWorld, start: Callable[..., LinkPump]
 ) -> None:
     pump = start()
     pump.flush(LIMIT_S)
@@ -284,7 +287,7 @@ def test_flush_says_that_a_message_does_not_leave() -> None:
 # ------------------------------------------------------------------------------- asking, reporting
 
 
-def test_what_ask_gives_goes_to_rank_0(world: LocalWorld, start: Callable[..., LinkPump]) -> None:
+def test_what_ask_gives_goes_to_rank_0(world: MortalWorld, start: Callable[..., LinkPump]) -> None:
     """It is asked at every turn, and need not answer."""
     answers: list[Message | None] = [None, None, StopRequest("received SIGTERM", 85)]
     pump = start(None, lambda: answers.pop(0) if answers else None)
@@ -294,7 +297,7 @@ def test_what_ask_gives_goes_to_rank_0(world: LocalWorld, start: Callable[..., L
 
 
 def test_a_failure_is_reported_and_answered(
-    world: LocalWorld, start: Callable[..., LinkPump]
+    world: MortalWorld, start: Callable[..., LinkPump]
 ) -> None:
     pump = start()
     with ThreadPoolExecutor(1) as pool:
@@ -306,7 +309,7 @@ def test_a_failure_is_reported_and_answered(
     assert not pump.is_alive
 
 
-def test_a_failure_that_nobody_answers(world: LocalWorld, start: Callable[..., LinkPump]) -> None:
+def test_a_failure_that_nobody_answers(world: MortalWorld, start: Callable[..., LinkPump]) -> None:
     pump = start()
     assert pump.report_failure(FAILED, 0.05) is None
     assert world.link(0).receive(0.0) == [(1, FAILED)]
@@ -336,7 +339,7 @@ def wait_for_end(pump: LinkPump) -> None:
     ids=["receive", "check", "wait_for"],
 )
 def test_a_handler_s_error_is_raised_on_the_caller_s_thread_once(
-    world: LocalWorld, call: Callable[[LinkPump], object]
+    world: MortalWorld, call: Callable[[LinkPump], object]
 ) -> None:
     with LinkPump(world.link(1), {CloseTask: failing}) as pump:
         world.link(0).send(1, CloseTask("t"))
@@ -347,7 +350,7 @@ def test_a_handler_s_error_is_raised_on_the_caller_s_thread_once(
         assert pump.receive(0.0) == []
 
 
-def test_an_error_ends_a_wait_that_has_begun(world: LocalWorld) -> None:
+def test_an_error_ends_a_wait_that_has_begun(world: MortalWorld) -> None:
     """The main thread waits for a message that cannot come any more."""
     with LinkPump(world.link(1), {CloseTask: failing}) as pump:
         timer = threading.Timer(0.02, lambda: world.link(0).send(1, CloseTask("t")))
@@ -357,7 +360,7 @@ def test_an_error_ends_a_wait_that_has_begun(world: LocalWorld) -> None:
         timer.join()
 
 
-def test_flush_raises_what_ended_the_thread(world: LocalWorld) -> None:
+def test_flush_raises_what_ended_the_thread(world: MortalWorld) -> None:
     with LinkPump(world.link(1), {CloseTask: failing}) as pump:
         world.link(0).send(1, CloseTask("t"))
         wait_for_end(pump)
@@ -366,7 +369,7 @@ def test_flush_raises_what_ended_the_thread(world: LocalWorld) -> None:
             pump.flush(LIMIT_S)
 
 
-def test_an_error_of_ask_ends_the_thread(world: LocalWorld) -> None:
+def test_an_error_of_ask_ends_the_thread(world: MortalWorld) -> None:
     def ask() -> Message | None:
         raise KeyError("signal")
 
@@ -382,7 +385,7 @@ def test_an_error_of_ask_ends_the_thread(world: LocalWorld) -> None:
     ],
 )
 def test_a_message_that_cannot_be_sent_ends_the_thread(
-    world: LocalWorld, rank: int, message: Message, error: type[Exception]
+    world: MortalWorld, rank: int, message: Message, error: type[Exception]
 ) -> None:
     with LinkPump(world.link(1)) as pump:
         pump.send(rank, message)
@@ -390,7 +393,7 @@ def test_a_message_that_cannot_be_sent_ends_the_thread(
             pump.receive(LIMIT_S)
 
 
-def test_a_new_pump_may_take_over_the_link(world: LocalWorld) -> None:
+def test_a_new_pump_may_take_over_the_link(world: MortalWorld) -> None:
     """So a rank whose pump has failed can still say so."""
     with LinkPump(world.link(1), {CloseTask: failing}) as pump:
         world.link(0).send(1, CloseTask("t"))
@@ -404,7 +407,7 @@ def test_a_new_pump_may_take_over_the_link(world: LocalWorld) -> None:
         assert successor.receive(LIMIT_S) == [(0, CloseTask("no handler now"))]
 
 
-def test_close_ends_the_thread_and_may_be_called_again(world: LocalWorld) -> None:
+def test_close_ends_the_thread_and_may_be_called_again(world: MortalWorld) -> None:
     pump = LinkPump(world.link(1))
     assert pump.is_alive
     pump.close()
@@ -415,7 +418,7 @@ def test_close_ends_the_thread_and_may_be_called_again(world: LocalWorld) -> Non
     assert pump.receive(0.0) == []
 
 
-def test_messages_that_came_before_the_end_can_still_be_received(world: LocalWorld) -> None:
+def test_messages_that_came_before_the_end_can_still_be_received(world: MortalWorld) -> None:
     with LinkPump(world.link(1)) as pump:
         world.link(0).send(1, LearnResult("t", 1))
         world.link(0).send(1, Leave(0))
@@ -423,7 +426,7 @@ def test_messages_that_came_before_the_end_can_still_be_received(world: LocalWor
     pump.close()
 
 
-def test_a_handler_may_close_the_pump(world: LocalWorld) -> None:
+def test_a_handler_may_close_the_pump(world: MortalWorld) -> None:
     """From its own thread there is nothing to join."""
     closed = threading.Event()
 
@@ -439,7 +442,7 @@ def test_a_handler_may_close_the_pump(world: LocalWorld) -> None:
 
 
 def test_nobody_waits_for_leave_from_a_rank_0_that_is_dead() -> None:
-    world = LocalWorld(2)
+    world = MortalWorld(2)
     with LinkPump(world.link(1)) as pump:
         world.kill(0)
         assert pump.wait_for(Leave, 10.0) == Leave(EXIT_REQUEUE)
@@ -448,7 +451,7 @@ def test_nobody_waits_for_leave_from_a_rank_0_that_is_dead() -> None:
 # ----------------------------------------------------------------------- ranks of one process
 
 
-def test_handlers_of_a_local_pump_run_in_its_owner_s_turns(world: LocalWorld) -> None:
+def test_handlers_of_a_local_pump_run_in_its_owner_s_turns(world: MortalWorld) -> None:
     handled: list[tuple[int, Message]] = []
     answers: list[Message | None] = [None, Goodbye()]
     with LocalPump(
@@ -477,7 +480,7 @@ def test_handlers_of_a_local_pump_run_in_its_owner_s_turns(world: LocalWorld) ->
 
 
 def test_silence_of_rank_0_ends_with_its_heartbeat_which_nobody_else_sees(
-    world: LocalWorld, start: Callable[..., LinkPump]
+    world: MortalWorld, start: Callable[..., LinkPump]
 ) -> None:
     silences: list[float] = []
     pump = start(silence=silences.append)
@@ -511,7 +514,7 @@ def test_the_pause_of_a_whole_job_is_no_silence(
     assert silences[:3] == [0.5, 1.5, 2.0]
 
 
-def test_nobody_is_called_before_it_is_whole(world: LocalWorld) -> None:
+def test_nobody_is_called_before_it_is_whole(world: MortalWorld) -> None:
     heard: list[Message] = []
     world.link(0).send(1, CloseTask("a"))
     with LinkPump(

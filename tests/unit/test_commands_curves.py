@@ -126,6 +126,13 @@ def test_a_pipe_in_place_of_the_record_is_passed_over(run: Path) -> None:
     assert read_curves([run / "curves.csv"]) == {}
 
 
+def test_of_a_record_with_a_hole_as_much_is_read_as_is_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "curves.csv"
+    path.write_text("curve,step,time,value\na,1,2.0,3.0\n")
+    os.truncate(path, 1 << 40)
+    assert [point.value for point in read_curves([path])["a"]] == [3.0]
+
+
 def test_a_line_of_bars() -> None:
     assert sparkline([1.0, float("nan"), 2.0], width=4) == "▁ █ "
     assert sparkline([5.0] * 9, width=3) == "▁▁▁"

@@ -34,7 +34,8 @@ from hpcdi.commands.doctor.checks import (
 from hpcdi.commands.doctor.examine import ResultTable, Watch
 from hpcdi.commands.doctor.facts import Facts, Folder
 from hpcdi.commands.quotas import Mount, Quota, quotas_of
-from hpcdi.config.load import dump, load
+from hpcdi.config.load import load
+from hpcdi.config.words import dump
 from hpcdi.errors import LaunchError, ShardError, StoreError
 from hpcdi.run.environment import LaunchEnvironment, is_first
 from hpcdi.store import probe

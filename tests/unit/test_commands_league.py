@@ -15,7 +15,7 @@ from hpcdi.cli import main
 from hpcdi.commands.cross_play import _matrices
 from hpcdi.commands.versus import Result, _env_num
 from hpcdi.config.league import LeagueConfig
-from hpcdi.config.load import dump
+from hpcdi.config.words import dump
 from hpcdi.league.battle_agent import in_turn
 from hpcdi.league.league import League, frozen_file, name_of_frozen
 from hpcdi.league.view import LeagueView, heat_map, scores_of, shown_of

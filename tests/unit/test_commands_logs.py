@@ -70,6 +70,8 @@ def test_a_line_for_people() -> None:
     )
     (raised,) = parse(1, [record(1.0, "oh", traceback="Traceback:\n  ValueError: 1").encode()])
     assert str(raised).endswith("rank 1 learner     oh\n    Traceback:\n      ValueError: 1")
+    (table,) = parse(1, [record(1.0, "ranks", table=["  rank  role", "     0  x"], n=1).encode()])
+    assert str(table).endswith("rank 1 learner     ranks  n 1\n      rank  role\n         0  x")
 
 
 def write_logs(folder: Path) -> None:

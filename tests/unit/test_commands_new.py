@@ -57,7 +57,7 @@ def test_a_class_hides_nothing_that_its_files_name(
         ("my-own", "'my-own' is no name of a Python module: use letters, digits and _"),
         ("dqn", "there is a module or a policy dqn already"),
         ("json", "there is a module or a policy json already"),
-        ("there", "there.yaml is there already; nothing was written"),
+        ("there", "already there: there.yaml; nothing was written"),
     ],
 )
 def test_names_that_are_refused(

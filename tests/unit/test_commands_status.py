@@ -16,7 +16,7 @@ import pytest
 from hpcdi import cli
 from hpcdi.commands import status
 from hpcdi.commands.run_state import find_run, status_of
-from hpcdi.commands.status import lines_of
+from hpcdi.commands.status import lines_of, steps
 from hpcdi.errors import LaunchError
 from hpcdi.run import run_folder, run_lock, slurm_queue
 from hpcdi.run.run_lock import this_process
@@ -226,6 +226,13 @@ def test_a_run_that_is_over_does_not_go_on(tmp_path: Path) -> None:
     assert "  lost         rank 2 (learner)" in lines_of(status_of(layout.root))
 
 
+def test_the_next_step_is_one_that_works_for_the_environment(tmp_path: Path) -> None:
+    layout = make_run(tmp_path / "run", state="done", exit_code=0)
+    assert steps(status_of(layout.root)) == ["hpcdi eval run"]
+    layout.config_file.write_text("env: {type: mpi}")  # whose ranks eval has not
+    assert steps(status_of(layout.root)) == ["hpcdi curves run"]
+
+
 def test_watching_ends_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "run", state="stopped", exit_code=85, reason="the limit is near")
     with CurveFile(run.curves_file) as curves:
@@ -237,6 +244,19 @@ def test_watching_ends_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert headline.startswith("pong")
     assert curve.split() == ["return", "▁▅█", "18.5,", "evaluation"]
     assert not [line for line in others if "▁" in line]
+
+
+def test_of_a_folder_of_runs_the_newest_is_offered(tmp_path: Path) -> None:
+    for name, at in (("a", 20), ("b", 30), ("c", 10)):
+        os.utime(make_run(tmp_path / "pong" / name).run_file, (at, at))
+    for above in (tmp_path, tmp_path / "pong"):
+        with pytest.raises(LaunchError, match=r"no run, but holds some: name one, such as pong/b$"):
+            find_run(str(above))
+    (tmp_path / "pong" / "sweep.json").touch()
+    with pytest.raises(LaunchError, match=r"pong is a sweep: hpcdi sweep status pong$"):
+        find_run("pong")
+    with pytest.raises(LaunchError, match=r"run.json is no folder; name a run folder"):
+        find_run("pong/b/run.json")
 
 
 def test_a_run_is_found_by_its_job(

@@ -28,8 +28,9 @@ from hpcdi.commands.submit import (
     with_delay,
     write,
 )
-from hpcdi.config.load import dump, load
+from hpcdi.config.load import load
 from hpcdi.config.schema import SlurmConfig
+from hpcdi.config.words import dump
 from hpcdi.errors import LaunchError
 from hpcdi.run import resume
 from hpcdi.run.experiment import load_experiment

@@ -41,7 +41,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *codes: object) -> int:
     (folder / "train").chmod(0o755)
     command = [str(folder / "train"), str(folder / "codes")]
     monkeypatch.setattr(submitted, "python_command", lambda *_words: command)
-    monkeypatch.setattr(submitted, "_IN_VAIN_S", 0.0)
+    monkeypatch.setattr(submitted, "IN_VAIN_S", 0.0)
     return run_here(str(folder), 3, "--run-dir")
 
 

@@ -37,7 +37,7 @@ from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.run import experiment as experiment_module
 from hpcdi.run import run_folder, run_lock, slurm_queue
-from hpcdi.run.own_job import kept
+from hpcdi.run.environment import kept_for_share
 from hpcdi.run.slurm_queue import GONE, QueueJob
 from hpcdi.store.layout import RunLayout
 
@@ -238,8 +238,13 @@ def test_the_manifest_follows_the_runs(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="holds no sweep"):
+    with pytest.raises(LaunchError, match=r"holds no sweep: .* of this version in it$"):
         read(tmp_path)
+    make_sweep(tmp_path / "sweeps" / "a")
+    make_sweep(tmp_path / "sweeps" / "b")
+    for above in (tmp_path, tmp_path / "sweeps"):
+        with pytest.raises(LaunchError, match=r"holds no sweep: .*; name one, such as .*sweeps/b$"):
+            read(above)
 
 
 # -------------------------------------------------------------------------------------- the table
@@ -457,7 +462,7 @@ def test_runs_of_a_packed_sweep_wait_with_its_job(
     sweep = dataclasses.replace(made, job="9", started=typed)
     sweep.save()
     with monkeypatch.context() as share:
-        for name, value in kept({"SLURM_JOB_ID": "9"}).items():
+        for name, value in kept_for_share({"SLURM_JOB_ID": "9"}).items():
             share.setenv(name, value)
         for index, state in enumerate(("stopped", "failed", "done")):
             begin(sweep, index, state)
@@ -492,7 +497,7 @@ def test_a_packed_run_is_dead_once_its_job_is_over(
     """Though its lock, of another host, is fresh."""
     sweep = make_sweep(tmp_path / "s")
     with monkeypatch.context() as share:
-        for name, value in kept({"SLURM_JOB_ID": "9"}).items():
+        for name, value in kept_for_share({"SLURM_JOB_ID": "9"}).items():
             share.setenv(name, value)
         layout = run_folder.claim(sweep.run_dir(0), {"exp_name": "x"}, [], mpi="none")
     held = dataclasses.asdict(run_lock.this_process())
@@ -512,7 +517,7 @@ def test_a_failed_run_of_a_packed_sweep_waits_for_another_job(
     packed = "11" if way == "packed anew" else "9"
     sweep = dataclasses.replace(make_sweep(tmp_path / "s", "seed=0..1"), job=packed)
     with monkeypatch.context() as share:
-        for name, value in kept({"SLURM_JOB_ID": "9"}).items():
+        for name, value in kept_for_share({"SLURM_JOB_ID": "9"}).items():
             share.setenv(name, value)
         begin(sweep, 0, "done")
         begin(sweep, 1, "failed")

@@ -223,6 +223,12 @@ def test_a_wrong_file_says_why(
     assert ("ZeroDivisionError" in err) is ("/ 0" in text)
 
 
+def test_what_is_no_python_file_is_not_run(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "x.yaml").write_text("policy: {}")
+    assert main(["convert", str(tmp_path / "x.yaml")]) == 2
+    assert capsys.readouterr().err.endswith("x.yaml is no Python file (x.py) of DI-engine's\n")
+
+
 def test_a_module_that_cannot_be_imported_any_more(tmp_path: Path, capfd: Any) -> None:
     """As environments of another version of their library."""
     (tmp_path / "moved.py").write_text("raise ImportError('it is in its own package now')")

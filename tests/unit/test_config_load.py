@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from hpcdi.config.compiled import Compiled, compile_config, restore_config
 from hpcdi.config.fields import to_mapping
-from hpcdi.config.load import dump, load, read_mapping
+from hpcdi.config.load import load, read_mapping
 from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
 from hpcdi.config.schema import check_over_ranks
 from hpcdi.config.team import TeamConfig
+from hpcdi.config.words import dump
 from hpcdi.errors import EXIT_USAGE, ConfigError
 from hpcdi.run.environment import EXPERIMENT_VARIABLE, hand_over, take_handed_over
 from hpcdi.types import Leaf
@@ -76,11 +77,20 @@ def test_a_missing_file_offers_its_neighbours(tmp_path: Path) -> None:
     assert caught.value.exit_code == EXIT_USAGE
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda file: file.symlink_to("nowhere")])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda file: file.symlink_to("nowhere")])
 def test_what_is_no_file_is_not_read(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "x.yaml")
     with pytest.raises(ConfigError, match="is no regular file, or a link to nowhere"):
         load(tmp_path / "x.yaml")
+
+
+def test_of_a_folder_it_says_what_to_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(ENV)
+    with pytest.raises(ConfigError, match=r"is a folder, no file; in .* there are mine.yaml"):
+        load(tmp_path)
+    (tmp_path / "config.yaml").write_text(ENV)
+    with pytest.raises(ConfigError, match=r"is a run's folder: --resume .*, or .*/config.yaml"):
+        load(tmp_path)
 
 
 def test_a_missing_folder_is_a_missing_file(tmp_path: Path) -> None:
@@ -463,6 +473,12 @@ def test_the_name_is_a_plain_folder_name(name: str) -> None:
     assert problems_in({"exp_name": name}) == {
         "exp_name": f"must be a plain folder name, not {name!r}"
     }
+
+
+def test_a_run_s_environments_begin_their_next_episode() -> None:
+    """Else each would play one, and the run would wait for ever."""
+    env = {**ENV_MAPPING["env"], "manager": {"auto_reset": False}}
+    assert list(problems_in({"env": env})) == ["env.manager.auto_reset"]
 
 
 def test_rules_wait_until_every_part_is_right() -> None:

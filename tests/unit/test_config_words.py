@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hpcdi.config import words
-from hpcdi.config.load import dump, read_mapping
+from hpcdi.config.load import read_mapping
+from hpcdi.config.words import dump
 from hpcdi.errors import ConfigError
 
 READ: dict[str, Any] = {

@@ -15,7 +15,7 @@ from hypothesis import Phase as Stage
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpcdi.comm.link import LocalWorld
+from fakes.mortal_world import MortalWorld
 from hpcdi.comm.messages import (
     AdmitBlock,
     BlockAdmitted,
@@ -95,7 +95,7 @@ class History:
         resumed = None
         if self.restarts:
             resumed = resume_from(self.layout, newest_snapshot(self.layout))
-        self.world, self.now = LocalWorld(5), 0.0
+        self.world, self.now = MortalWorld(5), 0.0
         link = self.world.link(0)
         link.ranks_may_die = True
         self.coordinator = Coordinator(self.config, link, self.layout)

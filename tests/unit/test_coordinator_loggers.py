@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import importlib.util
 import logging
-import math
 import os
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from hpcdi.roles.coordinator.loggers import LiveTracker, RunWriter
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.run.coordinate import coordinate
 from hpcdi.run.experiment import load_experiment
+from hpcdi.run.job_end import EndTime
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import read_curves
 from hpcdi.utils.trackers import Curves
@@ -210,5 +210,5 @@ def test_what_a_tracker_writes_at_the_very_end_is_in_the_closing_lines(
     config = dataclasses.replace(config, system=system)
     link: Any = SimpleNamespace(size=3, rank=0)
     context = WorkerContext(config, layout, link, np.random.SeedSequence(0), {})
-    assert coordinate(context, [], math.inf) == 0
+    assert coordinate(context, [], EndTime()) == 0
     assert "mlflow ui --backend-store-uri" in capsys.readouterr().out

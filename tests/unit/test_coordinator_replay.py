@@ -550,6 +550,18 @@ def test_a_block_that_is_stored_before_its_last_piece_was_read_has_all_of_it() -
     assert (whole["path"], whole["rows"], whole["end_id"]) == ("data/x.h5", 12, 12)
 
 
+def test_a_block_is_being_read_until_the_last_of_its_pieces_was_read() -> None:
+    """Where collecting and learning take turns, a batch was drawn before the others came."""
+    part = make_partition()
+    for first, length in ((0, 3), (3, 4), (7, 5)):
+        part.offer(piece(1, [length], first, 20))
+    for is_read in (False, False, True):
+        assert not part.backlog.is_idle
+        part.admit(admitted(1))
+        assert part.backlog.is_idle == is_read
+    assert part.buffer.count() == 12
+
+
 def test_rows_that_a_sealed_block_does_not_need_are_the_next_ones() -> None:
     part = make_partition()
     take(part, piece(1, [3], 0, 20))

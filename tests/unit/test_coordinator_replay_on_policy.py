@@ -47,6 +47,7 @@ from hpcdi.replay.partition import (
     item_rows,
     on_policy_buffer,
 )
+from hpcdi.roles.collector import base_parallel_collector as parallel
 from hpcdi.roles.collector.base_parallel_collector import LOST_ROLLOUT_S, StalenessGate
 from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
@@ -54,7 +55,6 @@ from hpcdi.roles.coordinator.workers import Order
 from hpcdi.roles.learner.role import Learner as LearnerRole
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import BLOCK_ID_BITS
-from hpcdi.worker.collector import base_parallel_collector as parallel
 
 A, B = 2, 3  # collector ranks
 PPO = {

@@ -209,10 +209,21 @@ def test_what_was_read_while_it_was_lent_is_counted_once(
     assert (again.count(), again.items_admitted, again.steps_admitted) == (17, 17, 17)
 
 
-def test_a_state_of_before_that_says_nothing_of_what_was_counted_is_taken() -> None:
-    state = make_replay().state_dict()
-    del state["counted"], state["counted_transitions"]
-    make_replay().load_state_dict(state, {})
+def test_a_snapshot_before_its_learners_start_keeps_what_was_restored(tmp_path: Path) -> None:
+    """In a league those of another player may learn already, or its own be gone before."""
+    data = Data(1)
+    for number in range(4):
+        data.give(number, [5, 5])
+    data.replay.partitions[1].demand(demand(0, 4, ids=range(5)))
+    again = data.replay
+    for _ in range(2):
+        state = through_file(tmp_path, again)
+        assert sorted(blocks_of(state)) == sorted(data.published)
+        again = make_replay()
+        again.load_state_dict(state, data.published)
+    read_all(again, again.open(2))
+    assert (again.count(), again.items_admitted) == (40, 40)
+    assert rows_drawn(again, 2) == rows_drawn(data.replay, 1)
 
 
 def test_what_a_dead_learner_had_read_of_an_open_block_is_counted_once() -> None:

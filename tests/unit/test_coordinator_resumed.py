@@ -12,6 +12,7 @@ import pytest
 
 from fakes.replay import (
     BLOCK_BYTES,
+    OF_RANK_3,
     block,
     demand,
     make_buffer,
@@ -345,11 +346,15 @@ def test_the_summary_says_what_is_of_this_start_beside_its_time() -> None:
 def test_blocks_that_learners_read_again_say_nothing_of_how_soon_one_is_learnable(
     tmp_path: Path,
 ) -> None:
-    """They have waited for the ranks to start: it was seconds instead of milliseconds."""
-    layout, old = RunLayout(tmp_path), block(1, [4])
+    """They have waited for the ranks to start: it was seconds instead of milliseconds.
+
+    So have those of data that the run was given.
+    """
+    layout, old, given = RunLayout(tmp_path), block(OF_RANK_3 + 1, [4]), 1
     with WorkerCoordinator(experiment(), layout=layout, workers=[]) as coordinator:
         state, facts = coordinator.state_dict(), {"env_steps": 0, "train_iter": 0}
         coordinator.resume(Resumed("snapshot_000001", "", facts, state, {old.shard.path: old}))
-        for block_id, latency_s in ((1, 19.0), (2, 0.01)):
+        admitted = ((old.block_id, 19.0), (given, 19.0), (OF_RANK_3 + 2, 0.01))
+        for block_id, latency_s in admitted:
             coordinator._view.observe(1, BlockAdmitted(block_id, latency_s))
         assert coordinator.figures()["block_latency_p99_s"] == 0.01

@@ -26,6 +26,7 @@ from hpcdi.roles.coordinator import coordinator as module
 from hpcdi.roles.coordinator.coordinator import Coordinator as RunCoordinator
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.store.layout import RunLayout
+from hpcdi.types import BLOCK_ID_BITS
 from hpcdi.worker.coordinator import Coordinator
 
 LIMIT_S = 30.0  # nothing here takes long
@@ -244,7 +245,7 @@ class Rollouts(SimulatedCollector):
     def work(self, chance: int) -> None:
         if not self.task.eval_flag:
             self.blocks += 1
-            self.said.append(block(1000 * self.rank + self.blocks, [8]))
+            self.said.append(block((self.rank << BLOCK_ID_BITS) + self.blocks, [8]))
         self.end_task(np.array([1.0]) if self.task.eval_flag else None)
 
 
@@ -348,7 +349,7 @@ def test_shards_that_nobody_needs(
     """They are removed unless they are to be kept, and only they."""
     for rank in (2, 3, 4):
         for number in range(1, 200):
-            path = tmp_path / "data" / f"{1000 * rank + number}.h5"
+            path = tmp_path / "data" / f"{(rank << BLOCK_ID_BITS) + number}.h5"
             path.parent.mkdir(exist_ok=True)
             path.touch()
     config = experiment(keep_data=keep_data, max_env_step=7 * 300)

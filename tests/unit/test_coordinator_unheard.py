@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcdi.roles.coordinator.unheard import UnheardDeaths
+from hpcdi.roles.coordinator.coordinator import UnheardDeaths
 from hpcdi.roles.coordinator.workers import Worker
 
 

@@ -96,8 +96,8 @@ def test_without_an_episode_there_are_no_returns() -> None:
 def test_curves_of_the_system() -> None:
     run = Shown()
     for k, error in [(1, ""), (2, ""), (3, "torn")]:
-        run.hear(2, block(k, [8]))
-        run.hear(1, BlockAdmitted(k, 0.25, error))
+        run.hear(2, block(OF_RANK_3 + k, [8]))
+        run.hear(1, BlockAdmitted(OF_RANK_3 + k, 0.25, error))
     run.ask(2)
     run.collected(60 - 3 * 8, version=3)
     run.learn_info(10)
@@ -304,8 +304,8 @@ def test_figures_are_what_was_counted() -> None:
     view, run = RunView(experiment(), None, is_terminal=False), Shown()
     run.scheduler._observe = view.observe
     for k in (1, 2):
-        run.hear(2, block(k, [4]))
-        run.hear(1, admitted(k))
+        run.hear(2, block(OF_RANK_3 + k, [4]))
+        run.hear(1, admitted(OF_RANK_3 + k))
     run.hear(1, demand(2, 4))
     run.collected(30, 1.0, 2.0)
     run.learn_info(9)
@@ -429,9 +429,9 @@ def test_the_summary_of_nothing() -> None:
 def test_the_summary_of_a_run() -> None:
     run = busy()
     for k in (1, 2, 3):
-        run.hear(2, block(k, [8]))
+        run.hear(2, block(OF_RANK_3 + k, [8]))
         error = "torn" if k == 3 else ""
-        run.hear(1, BlockAdmitted(k, 0.010 * k, error))
+        run.hear(1, BlockAdmitted(OF_RANK_3 + k, 0.010 * k, error))
     run.hear(1, demand(2, 4))
     run.evaluated(5.0, version=3)
     run.look(1003.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdi.roles.coordinator.watch import Watch
+from hpcdi.roles.coordinator.workers import Watch
 
 
 def test_each_is_due_at_its_earliest_time_until_it_is_put_off() -> None:

@@ -19,8 +19,9 @@ from fakes.sockets import listening
 from hpcdi.cli import main
 from hpcdi.comm import group
 from hpcdi.comm.group import Meeting, dist_finalize, dist_init
-from hpcdi.config.load import dump, read_mapping
+from hpcdi.config.load import read_mapping
 from hpcdi.config.modules import named_code
+from hpcdi.config.words import dump
 from hpcdi.errors import CommError
 from hpcdi.run import loopback
 from hpcdi.run.environment import all_ranks_are_here

@@ -107,6 +107,15 @@ def test_an_episode_that_is_too_long_is_cut_by_name(
     assert "an episode was cut after 2 steps" in caplog.text
 
 
+def test_an_episode_is_cut_in_time_though_another_environment_fails() -> None:
+    with running("pool", [partial(CountEnv, 99, fail_at=3), partial(CountEnv, 99)]) as envs:
+        envs.max_steps = 3
+        steps = [step for _, step in steps_of(envs, 3)]
+        assert steps[-1].failed is not None
+        assert [step.ended.tolist() for step in steps] == [[False, False]] * 2 + [[False, True]]
+        assert envs.take_episodes().lengths.tolist() == [3]
+
+
 def test_where_no_episode_ends_that_is_said_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

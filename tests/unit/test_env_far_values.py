@@ -8,7 +8,7 @@ import math
 import re
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -317,6 +317,31 @@ def test_of_a_cut_episode_all_actions_are_bootstrapped() -> None:
         assert envs.observation[ACTION_MASK].tolist() == [[True, False]]
 
 
+class CutInPart(Cut):
+    """The second part of its actions alone has nothing that is legal any more."""
+
+    action_space = spaces.MultiDiscrete([2, 3])
+    observation_space = spaces.Dict(
+        {"observation": spaces.Box(0, 1, (1,), np.float32), ACTION_MASK: spaces.MultiBinary(5)}
+    )
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        """Begin."""
+        seen, info = super().reset(seed=seed, options=options)
+        return {**seen, ACTION_MASK: np.array([1, 0, 1, 0, 0])}, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        """Step."""
+        seen, *others = super().step(action[0])
+        return {**seen, ACTION_MASK: np.array([1, 0, 0, 0, 0])}, *others
+
+
+def test_so_they_are_where_only_a_part_of_an_action_has_none() -> None:
+    with running("pool", [CutInPart]) as envs:
+        step = envs.step({"action": np.zeros((1, 2), np.int64)})
+        assert step.successor[ACTION_MASK].astype(int).tolist() == [[1, 0, 1, 1, 1]]
+
+
 # ----------------------------------------------------------------------------------------- actions
 
 
@@ -415,6 +440,33 @@ class Raises(CountEnv):
         if self._now == 2 and len(self.seeds) % 2:
             raise RuntimeError("diverged")
         return super().step(action)
+
+
+class Picky(CountEnv):
+    """By some seeds it cannot be reset."""
+
+    seeds: ClassVar[list[int | None]] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        """Begin."""
+        self.seeds.append(seed)
+        if seed is not None and seed % 2:
+            raise RuntimeError("no such world")
+        return super().reset(seed=seed, options=options)
+
+
+def test_a_reset_that_fails_by_its_seed_is_tried_by_another() -> None:
+    """It was tried by the same one until that ended the run, or the environment was retired."""
+    settings = {"max_retry": 15, "retry_waiting_time": 0.0, "retry_window_s": 1e-9}
+    with running("pool", [Picky], **settings) as envs:
+        for _ in range(10):
+            envs.reset()
+            envs.step({"action": np.zeros(1, np.int64)})
+        assert envs.failures > 3
+        Picky.seeds.clear()
+        with pytest.raises(EnvError, match="no such world"):
+            envs.reset({0: {"seed": 7}})
+    assert Picky.seeds == [7] * 16, "one that is given is kept"
 
 
 def test_seeds_that_are_said_are_kept_to_after_a_failure() -> None:

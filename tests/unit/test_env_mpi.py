@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from hpcdi.comm.failure import Leaving
 from hpcdi.comm.solver_protocol import (
     LAST_LINE,
     Kind,
@@ -33,6 +32,7 @@ from hpcdi.comm.solver_protocol import (
 )
 from hpcdi.config.compat import parse
 from hpcdi.config.compiled import compile_config
+from hpcdi.config.fields import replaced
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.base import EnvFacts, EnvFailure, RanksLost
@@ -198,19 +198,15 @@ def test_ranks_after_hpcdis_own_are_groups_of_each_collector_and_its_spares() ->
     )
 
 
-def test_rank_0_waits_for_solvers_to_leave_for_so_long_and_no_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rank_0_waits_for_solvers_to_leave_for_so_long_and_no_longer() -> None:
     """Collectors wait as long as rank 0 does, whose exit code is the run's."""
-    monkeypatch.setattr(Leaving, "limit_s", None)
-    monkeypatch.setattr(Leaving, "cause", "")
     plan = plan_ranks(8, experiment())
-    monkeypatch.setattr(SolverPool, "close", lambda *_: None)
-    solver_ranks.let_solvers_end(plan, 2)
-    assert Leaving.limit_s is None
-    solver_ranks.let_solvers_end(plan, 0)
-    assert Leaving.limit_s == 60.0 + 20.0
-    assert "a solver goes on (one of ranks 4-7)" in Leaving.cause
+    assert solver_ranks.leave_limit_of(plan, 2) is None
+    assert solver_ranks.leave_limit_of(None, 0) is None
+    limit = solver_ranks.leave_limit_of(plan, 0)
+    assert limit is not None
+    assert limit.seconds == 60.0 + 20.0
+    assert "a solver goes on (one of ranks 4-7)" in limit.cause
 
 
 def test_gpus_that_no_learner_uses_go_to_solvers_in_turn() -> None:
@@ -225,12 +221,22 @@ def test_gpus_that_no_learner_uses_go_to_solvers_in_turn() -> None:
             gpus_of(range(4), plan, 1, count, visible)
 
 
-@pytest.mark.parametrize("world", [3, 7, 9])
+@pytest.mark.parametrize("world", [1, 3, 7, 9])
 def test_a_world_that_cannot_be_divided_is_refused_with_one_that_can(world: int) -> None:
     with pytest.raises(
         LaunchError, match=r"cannot be divided.*start it with -n (5|5 or 8|8 or 11)$"
     ):
         plan_ranks(world, experiment())
+
+
+def test_a_world_with_fewer_collectors_than_learners_is_refused_with_one_that_fits() -> None:
+    """On-policy, where each of them needs a rollout; solvers' ranks count, too."""
+    config = compile_config({"env": COUNTER, "policy": {"type": "ppo"}}).config
+    config = replaced(config, {"policy.learn.learner.learner_num": 2})
+    for world in (1, 6, 7):
+        with pytest.raises(LaunchError, match=r"each of 2 or more collectors 1 .* with -n 9$"):
+            plan_ranks(world, config)
+    assert plan_ranks(9, config).own == 5
 
 
 @pytest.mark.parametrize(("rank", "on_host", "waits"), [(3, 9, False), (4, 9, True), (4, 5, False)])

@@ -21,7 +21,7 @@ from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, as_battle, teams_of
 from hpcdi.env.probe import look_at
-from hpcdi.env.team import TeamEnv
+from hpcdi.env.team import Team, TeamEnv
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.worker.dict_envs import DictManager
 
@@ -329,6 +329,22 @@ def test_a_foreign_battle_environment(form: str) -> None:
     assert [seen.shape for seen in step.obs] == [(3,)] * 2
 
 
+class LimitedBattle(SeedsBattle):
+    """Is over since its time is, as old environments say it."""
+
+    def step(self, actions: Any) -> Any:
+        timestep = super().step(actions)
+        timestep.info[0]["TimeLimit.truncated"] = True
+        return timestep
+
+
+def test_a_foreign_battle_may_be_cut_as_old_environments_are() -> None:
+    with make_env_manager(None, [LimitedBattle], battle=True) as rows:
+        rows.launch()
+        step = rows.step({"action": np.zeros(2, np.int64)})
+    assert (step.truncated.tolist(), step.terminated.tolist()) == ([True, False], [False, True])
+
+
 # ------------------------------------------------------------------------------------ the manager
 
 
@@ -525,6 +541,48 @@ def test_a_game_begins_by_options() -> None:
         rows.launch()
         rows.reset({0: {"options": {"steps": 1}}})
         assert rows.step({"action": np.zeros(2, np.int64)}).terminated.all()
+    team = Team(as_battle(Solo(2)))
+    team.reset(options={"steps": 1})
+    assert team.step({"a": 0, "b": 0})[2], "a team's were dropped without a word"
+
+
+class Late(Solo):
+    """Its reset shows all of the observations, as later steps do; the second comes later."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        seen, infos = super().reset(seed, options)
+        self.agents = ["a"]
+        return {} if options else seen, infos
+
+
+def test_a_reset_may_show_what_those_see_who_do_not_act_yet() -> None:
+    battle = as_battle(Late(2))
+    first, second = battle.reset()
+    assert first is not None
+    assert second is None
+    assert battle.step([0, None])[0][1] is None
+    with pytest.raises(EnvValueError, match=r"\['a'\] are to act, and have no observation"):
+        battle.reset(options={"steps": 1})
+
+
+class Ghost(Solo):
+    """The first player is cut in the first step, and what it would see is still shown."""
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, ends, _, infos = super().step(actions)
+        self.agents = self.agents[-1:]
+        return seen, rewards, ends, {"a": not ends["a"], "b": False}, infos
+
+
+def test_what_is_shown_of_one_that_has_ended_does_not_count() -> None:
+    """The value of what it saw as it was cut is bootstrapped."""
+    with make_env_manager(None, [partial(Ghost, 2)], battle=True) as rows:
+        rows.launch()
+        rows.step({"action": np.zeros(2, np.int64)})
+        step = rows.step({"action": np.zeros(2, np.int64)})
+    assert step.live.all()
+    assert step.truncated.tolist() == [True, False]
+    assert step.successor["observation"].tolist() == [[1], [0]]
 
 
 class OneSpace:

@@ -210,18 +210,25 @@ def test_signals_that_a_vector_environment_takes_are_put_back(way: str, heard: l
 
 
 @pytest.mark.parametrize("imports", [True, False])
-def test_sighup_is_put_back_in_silence_where_mpi_is_imported(
-    imports: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("number", "library"), [(signal.SIGHUP, "mpi4py.MPI"), (signal.SIGQUIT, "pygame")]
+)
+def test_what_a_library_takes_by_itself_is_put_back_in_silence(
+    number: signal.Signals,
+    library: str,
+    imports: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Open MPI takes it when a coupling, say, imports mpi4py."""
-    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
-    before = signal.getsignal(signal.SIGHUP)
+    """Open MPI when a coupling, say, imports mpi4py; pygame when a game is made."""
+    monkeypatch.delitem(sys.modules, library, raising=False)
+    before = signal.getsignal(number)
     with caplog.at_level(logging.WARNING, "hpcdi"), SignalGuard():
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(number, signal.SIG_IGN)
         if imports:
-            monkeypatch.setitem(sys.modules, "mpi4py.MPI", ModuleType("mpi4py.MPI"))
-    assert signal.getsignal(signal.SIGHUP) is before
-    assert ("takes SIGHUP" in caplog.text) != imports
+            monkeypatch.setitem(sys.modules, library, ModuleType(library))
+    assert signal.getsignal(number) is before
+    assert (f"takes {number.name}" in caplog.text) != imports
 
 
 def test_its_own_alarm_stays_its_own(heard: list[int]) -> None:

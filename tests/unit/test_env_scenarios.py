@@ -107,6 +107,8 @@ def test_seeds_are_named_one_by_one_or_by_ranges() -> None:
     for wrong in (["-1"], "a..b", ["3.5"], "5..3", [0, "1..0"], "0..", "..", [3, "7.. "]):
         with pytest.raises(ValueError, match="is "):
             seeds_of(wrong)
+    with pytest.raises(ValueError, match="more than 10,000,000 seeds"):
+        seeds_of("0..4294967295")
     with pytest.raises(ConfigError, match=r"seeds: is 'x'"):
         manager(seeds="x")
     with pytest.raises(ConfigError, match="vectorization"):

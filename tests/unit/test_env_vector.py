@@ -577,6 +577,93 @@ def test_same_step_needs_the_last_observation_in_info() -> None:
         steps_of(manager, 1)
 
 
+class Refuses(gymnasium.Env[Any, Any]):
+    """Allows one action in each step, the last of its mask, and refuses all others."""
+
+    def __init__(self, length: int, acts: gymnasium.Space[Any], entries: int) -> None:
+        self._length, self.action_space = length, acts
+        self.observation_space = gymnasium.spaces.Dict(
+            observation=gymnasium.spaces.Box(0, 9, (1,), np.float32),
+            action_mask=gymnasium.spaces.MultiBinary(entries),
+        )
+        # of a choice among three, and where there is another one, among two
+        self._mask = np.array([0, 0, 1, 0, 1][:entries], np.int8)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self._at = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self._at += 1
+        parts = action.values() if isinstance(action, dict) else [action]
+        if [*np.concatenate([np.ravel(part) for part in parts])] not in ([2], [2, 1]):
+            raise ValueError(f"{action} is not legal")
+        return self._seen(), 1.0, self._at == self._length, False, {}
+
+    def _seen(self) -> dict[str, Any]:
+        return {"observation": np.zeros(1, np.float32), "action_mask": self._mask}
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize(
+    ("acts", "entries", "action"),
+    [
+        (gymnasium.spaces.Discrete(3), 3, {"action": 2}),
+        (gymnasium.spaces.MultiDiscrete([3, 2]), 5, {"action": [2, 1]}),
+        (
+            gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(3), b=gymnasium.spaces.Discrete(2)),
+            5, {"action/a": 2, "action/b": 1},
+        ),
+    ],
+)  # fmt: skip
+def test_those_that_have_done_their_episodes_are_stepped_by_legal_actions(
+    mode: AutoresetMode, acts: Any, entries: int, action: dict[str, Any]
+) -> None:
+    def make() -> VectorEnv[Any, Any, Any]:
+        envs = [partial(Refuses, length, acts, entries) for length in (2, 5)]
+        return SyncVectorEnv(envs, autoreset_mode=mode)
+
+    with vector_manager(make, 2) as envs:
+        envs.launch()
+        envs.reset(quota=1)
+        for _ in range(5):
+            given = {name: np.array([part, part]) for name, part in action.items()}
+            for column in given.values():
+                column[~envs.ready] = 0
+            envs.step(given)
+        assert (envs.done, envs.failures) == (True, 0)
+        assert sorted(envs.take_episodes().lengths.tolist()) == [2, 5]
+
+
+class RefusesZeros(CountEnv):
+    """Its actions are between 1 and 2."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.action_space: Any = gymnasium.spaces.Box(1.0, 2.0, (1,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        if action not in self.action_space:
+            raise ValueError(f"{action} is out of bounds")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_those_that_have_done_their_episodes_are_stepped_by_actions_within_bounds(
+    mode: AutoresetMode,
+) -> None:
+    def make() -> VectorEnv[Any, Any, Any]:
+        envs = [partial(RefusesZeros, length) for length in (2, 5)]
+        return SyncVectorEnv(envs, autoreset_mode=mode)
+
+    with vector_manager(make, 2) as envs:
+        envs.launch()
+        envs.reset(quota=1)
+        for _ in range(5):
+            envs.step({"action": np.where(envs.ready, 1.5, 0.0)[:, None].astype(np.float32)})
+        assert (envs.done, envs.failures) == (True, 0)
+
+
 class ByOneSeed(PairEnv):
     """Resets by gymnasium's base, which takes one seed for all; its environments never end."""
 
@@ -607,6 +694,49 @@ def test_single_environments_are_reset_by_the_one_seed_that_they_share() -> None
         envs.step({"action": np.zeros(2, np.int64)})
         assert envs.take_episodes().lengths.tolist() == [1, 1]
     assert made[0].masks == [[True, True], [False, True], [True, False], [True, True]]
+
+
+class RunsAway(VectorEnv[Array, Array, Array]):
+    """The first never ends and returns NaN from its fourth step on; the other ends after two."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 (gymnasium's own way)
+    num_envs = 2
+    single_observation_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+    single_action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self._at = np.zeros((2, 1), np.float32)
+        return self._at.copy(), {}
+
+    def step(self, actions: Array) -> Any:
+        self._at += 1
+        self._at[self._at[:, 0] > [99, 2]] = 0
+        seen = np.where((self._at > 3) & [[True], [False]], np.nan, self._at)
+        return seen, np.ones(2), self._at[:, 0] == [99, 2], np.zeros(2, bool), {}
+
+
+def test_one_that_waits_after_a_cut_takes_no_episode_with_it() -> None:
+    """Nobody plays it until all are reset."""
+    with vector_manager(RunsAway, 2) as envs:
+        envs.launch()
+        envs.max_steps = 3
+        envs.reset(quota=2)
+        for _ in range(8):
+            envs.step({"action": np.zeros(2, np.int64)})
+        assert (envs.done, envs.failures) == (True, 0)
+        ended = envs.take_episodes()
+    assert (ended.rows.tolist(), ended.lengths.tolist()) == ([1, 0, 1, 0], [2, 3, 2, 3])
+
+
+def test_what_was_acted_on_stays_where_all_are_reset_after_a_cut() -> None:
+    with vector_manager(partial(InPlaceEnv, 2), 2) as envs:
+        envs.launch()
+        envs.max_steps = 2
+        envs.reset(quota=3)
+        for acted_on in (0, 1, 0, 1):
+            before = seen(envs)
+            envs.step({"action": np.zeros(2, np.int64)})
+            assert before.tolist() == [[acted_on]] * 2
 
 
 class SaysMuch(gymnasium.Env[Array, np.int64]):

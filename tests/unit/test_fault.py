@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 from hpcdi.config.compiled import compile_config
-from hpcdi.config.load import dump, load
+from hpcdi.config.load import load
 from hpcdi.config.schema import FaultConfig, check_faults, check_over_ranks, check_serial
+from hpcdi.config.words import dump
 from hpcdi.errors import ConfigError, ShardError
 from hpcdi.roles import fault
 from hpcdi.roles.fault import FAULTS, Faults, InjectedFault, hang_environment, tear

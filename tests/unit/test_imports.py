@@ -8,13 +8,13 @@ import sys
 import pytest
 
 ACTS = """
-from hpcdi.run.policies import columnar_policy
+from hpcdi.run.parts import columnar_policy
 cfg = {"type": "dqn", "model": {"obs_shape": 4, "action_shape": 3}}
 columnar_policy(cfg, ["collect", "eval"], gets_weights=True).collect_mode
 """
 RANK = "import hpcdi.commands.train, hpcdi.run.rank, hpcdi.run.work\n"
 COLLECTOR = RANK + "import hpcdi.roles.collector.mpi_fs_collector, hpcdi.env.gymnasium\n" + ACTS
-LEARNER = RANK + "import hpcdi.run.learner_rank, hpcdi.policy.dqn\n"
+LEARNER = RANK + "import hpcdi.roles.learner.role, hpcdi.policy.dqn\n"
 HELP = "import hpcdi, hpcdi.cli, hpcdi.commands.train"
 LAUNCHER = "import hpcdi.commands.train, hpcdi.run.local, hpcdi.run.experiment"
 DOOR = ("hpcdi.worker", "hpcdi.roles.coordinator", "tensorboard", "submitit")

@@ -272,7 +272,7 @@ def handle(number, frame):
     print(signal.Signals(number).name, flush=True)
     raise SystemExit
 
-for number in (signal.SIGINT, signal.SIGTERM):
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGXCPU):
     signal.signal(number, handle)
 print("ready", flush=True)
 signal.pause()
@@ -330,8 +330,11 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 @pytest.mark.parametrize(
     ("number", "handed_on", "exit_code"),
-    [("SIGINT", "SIGINT", 130), ("SIGTERM", "SIGTERM", 143), ("SIGHUP", "SIGTERM", 143)],
-)
+    [
+        ("SIGINT", "SIGINT", 130), ("SIGTERM", "SIGTERM", 143), ("SIGHUP", "SIGTERM", 143),
+        ("SIGUSR2", "SIGUSR2", 85), ("SIGXCPU", "SIGXCPU", 85),
+    ],
+)  # fmt: skip
 def test_the_first_signal_is_handed_to_rank_0(
     tmp_path: Path,
     job: Callable[..., Job],
@@ -435,10 +438,18 @@ def test_nohup_is_obeyed(
     assert coordinator.poll() is None
 
 
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    ("number", "preempts"),
+    [("SIGTERM", ""), ("SIGHUP", ""), ("SIGHUP", "HUP"), ("SIGXCPU", ""), ("SIGALRM", "ALRM")],
+)
 def test_where_rank_0_is_elsewhere_mpirun_hands_the_wish_on(
-    tmp_path: Path, number: str, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    number: str,
+    preempts: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("HPCDI_PREEMPT_SIGNAL", preempts)
     path = tmp_path / "run"
     write_run(path, state="running", host="another host", pid=1)
     trapped = "trap 'echo handed on; exit 0' USR2; echo ready; while :; do sleep 0.05; done"

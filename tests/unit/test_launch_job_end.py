@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcdi.run.environment import kept_for_share
 from hpcdi.run.job_end import job_end, lsf_left_s, pbs_end
-from hpcdi.run.own_job import kept
 from hpcdi.run.signals import end_of
 
 BEGAN = time.mktime((2026, 11, 26, 15, 4, 5, 0, 0, -1))
@@ -73,12 +73,14 @@ def test_the_queue_is_asked_about_this_job(tmp_path: Path, monkeypatch: pytest.M
     stand_in(tmp_path, "qstat", 'test "$*" = "-f 12[3].head" && echo "stime = Thu Nov 26 15:04:05 '
              '2026\n Resource_List.walltime = 00:30:00"')  # fmt: skip
     stand_in(tmp_path, "bjobs", 'test "$*" = "-noheader -o time_left 9[4]" && echo "0:30 L"')
-    assert job_end({"PBS_JOBID": "12[3].head"}, 1000.0) == BEGAN + 1800
-    assert end_of(None, {"LSB_JOBID": "9", "LSB_JOBINDEX": "4"}, 1000.0) == 2800
-    assert end_of("10:00", {"LSB_JOBID": "9"}, 1000.0) == 1600, "what the user says comes first"
-    assert job_end(kept({"PBS_JOBID": "12[3].head"}), 1000.0) == BEGAN + 1800, "in a share"
-    assert end_of(None, kept({"LSB_JOBID": "9", "LSB_JOBINDEX": "4"}), 1000.0) == 2800
-    assert job_end({"PBS_JOBID": "7.other"}, 1000.0) == math.inf, "the stand-in refuses"
+    assert job_end({"PBS_JOBID": "12[3].head"}, 1000.0).at == BEGAN + 1800
+    assert end_of(None, {"LSB_JOBID": "9", "LSB_JOBINDEX": "4"}, 1000.0).at == 2800
+    assert end_of("10:00", {"LSB_JOBID": "9"}, 1000.0).at == 1600, "what the user says comes first"
+    pbs = kept_for_share({"PBS_JOBID": "12[3].head"})
+    assert job_end(pbs, 1000.0).at == BEGAN + 1800, "in a share"
+    lsf = kept_for_share({"LSB_JOBID": "9", "LSB_JOBINDEX": "4"})
+    assert end_of(None, lsf, 1000.0).at == 2800
+    assert job_end({"PBS_JOBID": "7.other"}, 1000.0).at == math.inf, "the stand-in refuses"
 
 
 @pytest.mark.parametrize(
@@ -96,14 +98,14 @@ def test_slurm_is_asked_where_no_variable_says(
     words = f"JobId=90 ArrayJobId=12 ArrayTaskId=3 JobState={state} EndTime={ends} Partition=x"
     stand_in(tmp_path, "scontrol", f'test "$4" = 12_3 && echo "{words}"')
     variables = {"SLURM_JOB_ID": "90", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}
-    assert job_end(variables, 1000.0) == end
-    assert job_end({**variables, "SLURM_JOB_END_TIME": "5000"}, 1000.0) == 5000
-    assert job_end({**variables, "SLURM_JOB_END_TIME": "900"}, 1000.0) == end, "it is past"
+    assert job_end(variables, 1000.0).at == end
+    assert job_end({**variables, "SLURM_JOB_END_TIME": "5000"}, 1000.0).at == 5000
+    assert job_end({**variables, "SLURM_JOB_END_TIME": "900"}, 1000.0).at == end, "it is past"
 
 
 def test_a_queue_whose_command_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert job_end({"PBS_JOBID": "12.head"}, 1000.0) == math.inf
-    assert job_end({"LSB_JOBID": "9"}, 1000.0) == math.inf
-    assert job_end({"SLURM_JOB_ID": "9"}, 1000.0) == math.inf
-    assert job_end({"HOME": "/root"}, 1000.0) == math.inf
+    assert job_end({"PBS_JOBID": "12.head"}, 1000.0).at == math.inf
+    assert job_end({"LSB_JOBID": "9"}, 1000.0).at == math.inf
+    assert job_end({"SLURM_JOB_ID": "9"}, 1000.0).at == math.inf
+    assert job_end({"HOME": "/root"}, 1000.0).at == math.inf

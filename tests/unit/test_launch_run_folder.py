@@ -27,10 +27,9 @@ from hpcdi.run import run_folder
 from hpcdi.run.experiment import load_experiment
 from hpcdi.store.atomic import write_json
 from hpcdi.store.inspect import inspect
-from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
-from hpcdi.store.sealed import load_sealed_json, write_sealed_json
+from hpcdi.store.sealed import load_sealed_json, rewritten_files, write_sealed_json
 from hpcdi.types import RESTART_NUMBERS, block_number
 from hpcdi.utils.event_file import TensorBoardWriter
 
@@ -447,6 +446,15 @@ def test_a_restart_that_was_forgotten_overwrites_no_shard(tmp_path: Path) -> Non
     shard.touch()
     reached = {"train_iter": 1, "env_steps": 1}
     assert run_folder.count_restart(layout, reached, 9)["restarts"] == 4
+
+
+def test_what_is_damaged_of_restarts_counts_as_not_said(tmp_path: Path) -> None:
+    layout = claim(tmp_path / "run")
+    facts, reached = run_folder.load(layout.root), {"train_iter": 1, "env_steps": 1}
+    for damaged in ([7], {"train_iter": "7"}):
+        wrong = {"restarted_at": damaged, "restarts_without_progress": "many"}
+        write_sealed_json(layout.run_file, {**facts, **wrong})
+        assert run_folder.count_restart(layout, reached, 9)["restarts"] == 1
 
 
 def test_a_run_is_not_restarted_so_often_that_ids_are_those_of_the_next_rank(

@@ -45,7 +45,7 @@ def files(layout: RunLayout) -> list[str]:
     return sorted(path.name for path in layout.root.iterdir())
 
 
-def test_the_lock_of_an_older_version_names_its_process(layout: RunLayout) -> None:
+def test_a_lock_without_its_folder_names_its_process(layout: RunLayout) -> None:
     held = dataclasses.asdict(ME)
     plant(
         layout, json.dumps({name: held[name] for name in held if name not in ("folder", "inode")})
@@ -83,6 +83,14 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "1000"]) as process:
         yield process
         process.kill()
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(_path: Path) -> str:
+        raise ProcessLookupError
+
+    monkeypatch.setattr(Path, "read_text", read)
+    assert born_of(os.getpid()) == ""
 
 
 def test_a_process_is_known_by_its_number_and_its_birth(

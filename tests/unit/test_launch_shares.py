@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcdi.errors import LaunchError
-from hpcdi.run.own_job import kept
+from hpcdi.run.environment import kept_for_share
 from hpcdi.run.shares import Share, portion, shares
 
 HERE = len(os.sched_getaffinity(0))
@@ -99,7 +99,7 @@ def test_a_job_knows_whose_share_it_has(tmp_path: Path) -> None:
         f"made = run_folder.claim(Path('{tmp_path}/r'), {{'exp_name': 'x'}}, [], mpi=''); "
         "slurm = run_folder.read(made.root)['slurm']; "
         "print(allocation(os.environ), me.job, me.job_restarts, slurm['SLURM_ARRAY_TASK_ID'], "
-        "os.environ['SLURM_CONF'], job_end(os.environ, 1000.0) == float(os.environ['ENDS']))"
+        "os.environ['SLURM_CONF'], job_end(os.environ, 1000.0).at == float(os.environ['ENDS']))"
     )
     scontrol = tmp_path / "scontrol"
     scontrol.write_text(
@@ -120,10 +120,10 @@ def test_a_job_knows_whose_share_it_has(tmp_path: Path) -> None:
 def test_a_job_that_was_submitted_from_a_share_is_none_of_it() -> None:
     """sbatch has handed on what a task of an array knew of its job."""
     array = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2"}
-    inherited = kept({"SLURM_JOB_ID": "7", **array})
+    inherited = kept_for_share({"SLURM_JOB_ID": "7", **array})
     program = (
-        "import os; from hpcdi.run.own_job import own_job; from hpcdi.run import environment, "
-        "run_lock; print(environment.slurm_job_of(own_job(os.environ)), "
+        "import os; from hpcdi.run import environment, run_lock; "
+        "print(environment.slurm_job_of(environment.own_job(os.environ)), "
         "run_lock.this_process().job_restarts)"
     )
     outside = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CARTPOLE = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
 
 
-def test_one_says_why_and_nothing_is_left_in_shared_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "number", "of_others"),
+    [
+        ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}, "SLURM_PROCID", ""),
+        (  # of another library's mpirun; or inherited from its rank 1: then there is no rank 0
+            {"PMI_SIZE": "2"},
+            "PMI_RANK",
+            r"hpcdi: rank 1 .* see rank 0\. If there is no launcher, .* unset PMI_RANK\n",
+        ),
+    ],
+)
+def test_one_says_why_and_nothing_is_left_in_shared_memory(
+    tmp_path: Path, wrong: dict[str, str], number: str, of_others: str
+) -> None:
     """Open MPI leaves what a process had that no launcher has started."""
     memory = tmp_path / "memory"
     memory.mkdir()
-    wrong = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_MCA", "PMIX", "PRTE"))}
     said, run = [], tmp_path / "run"
     for rank in range(2):
         done = subprocess.run(
             [sys.executable, "-m", "hpcdi", "train", str(CARTPOLE), "--run-dir", str(run)],
             env={
-                **kept, **wrong, "SLURM_PROCID": str(rank),
+                **kept, **wrong, number: str(rank),
                 "OMPI_MCA_btl_sm_backing_directory": str(memory),
             },
             capture_output=True, text=True, timeout=120, check=False,
@@ -29,8 +44,38 @@ def test_one_says_why_and_nothing_is_left_in_shared_memory(tmp_path: Path) -> No
         assert done.returncode == 2, done.stderr
         said.append(done.stderr)
     assert "each is rank 0 of a world of 1" in said[0]
-    assert said[1] == ""
+    assert re.fullmatch(of_others, said[1])
     assert not list(memory.iterdir())
+
+
+def test_a_death_that_one_rank_hears_of_is_said_by_it(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom hpcdi import cli\nfrom hpcdi.comm import world\n"
+        "from hpcdi.errors import RankMissingError\ndef missed(_own):\n"
+        "    raise RankMissingError('a call of all ranks has failed')\n"
+        "world.open_world = missed\nsys.exit(cli.main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "train", str(CARTPOLE), "--run-dir", str(tmp_path / "run")],
+        env={**os.environ, "PMI_SIZE": "2", "PMI_RANK": "1"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert re.fullmatch(r"hpcdi: rank 1 \(host .*\): a call of all ranks has failed\n", done.stderr)
+
+
+def test_one_says_that_a_signal_cannot_be_the_queues() -> None:
+    said = []
+    for rank in range(2):
+        variables = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2"}
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcdi", "train", str(CARTPOLE)],
+            env={**os.environ, **variables, "HPCDI_PREEMPT_SIGNAL": "KILL"},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2, done.stderr
+        said.append(done.stderr)
+    assert "HPCDI_PREEMPT_SIGNAL=KILL is not a usable signal" in said[0]
+    assert said[1] == ""
 
 
 def test_variables_of_a_launcher_that_has_gone_do_not_crash_it() -> None:

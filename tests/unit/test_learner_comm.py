@@ -13,7 +13,7 @@ from fakes.store import write_shard
 from fakes.worker_world import LEARNER, Script, end, experiment
 from hpcdi.comm.messages import LearnInfo, LearnTask, Stop
 from hpcdi.errors import CommError, UnknownTypeError
-from hpcdi.roles.collector.loop import attribute_of
+from hpcdi.policy.base import attribute_of
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.types import ITEM_DTYPE, RowView

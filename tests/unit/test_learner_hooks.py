@@ -371,6 +371,35 @@ def test_any_function_in_a_list_of_hooks_is_called() -> None:
     learner.close()
 
 
+class CountHook(LearnerHook):
+    """Counts its calls; a snapshot keeps how many."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, position="after_iter")
+        self.calls = 0
+
+    def __call__(self, engine: Any) -> None:
+        self.calls += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"calls": self.calls}
+
+    def load_state_dict(self, training: Any, state: Any) -> None:
+        self.calls = state["calls"]
+
+
+def test_hooks_of_one_class_keep_a_state_each() -> None:
+    """All of them went on from the last one's."""
+    learner, again = BaseLearner({}, Forward()), BaseLearner({}, Forward())
+    counts, after = ([CountHook(name) for name in "abc"] for _ in range(2))
+    for calls, (hook, same) in enumerate(zip(counts, after, strict=True), 1):
+        hook.calls = calls
+        learner.register_hook(hook)
+        again.register_hook(same)
+    again.load_callback_state(learner.callback_state())
+    assert [hook.calls for hook in after] == [1, 2, 3]
+
+
 def test_a_checkpoint_that_a_run_begins_with_is_loaded_before_it(tmp_path: Path) -> None:
     loads = LoadCkptHook(ext_args={"load_path": tmp_path / "none"})
     learner = BaseLearner({}, Forward())

@@ -435,8 +435,7 @@ def test_a_learner_of_a_resumed_run_begins_anew_with_the_parameters_of_the_start
     for restarts in (0, 2):
         run = step(group=group, restarts=restarts)
         run.begin()
-        assert run.learner.policy is not None
-        models.append(copied(run.learner.policy.state_dict()["model"]))
+        models.append(copied(run.learner._training.policy.state_dict()["model"]))
     one, other = models
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items()) == is_same
 
@@ -523,8 +522,7 @@ def test_a_callback_begins_after_the_checkpoint_that_is_named_was_loaded(
     Begins.began_at.clear()
     run.begin()
     assert Begins.began_at == [2]
-    assert run.learner.policy is not None
-    model = run.learner.policy.state_dict()["model"]
+    model = run.learner._training.policy.state_dict()["model"]
     assert all((tensor == 0.5).all() for tensor in model.values())
 
 
@@ -555,7 +553,7 @@ def test_steps_of_an_update_that_a_death_breaks_are_taken_back(
     with monkeypatch.context() as patch:
         patch.setattr(GradientStep, "apply", breaks)
         broken.learner._learn(broken.learner._learning, on_policy_batch(1))
-    one, other = (run.learner.policy.state_dict() for run in (whole, broken))
+    one, other = (run.learner._training.policy.state_dict() for run in (whole, broken))
     assert one["updates"] == other["updates"]
     assert one["rng"] == other["rng"]
     for name, tensor in one["model"].items():

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from hpcdi.errors import CommError
+from hpcdi.worker.collector import base_parallel_collector as parallel
+from hpcdi.worker.collector import create_parallel_collector, get_parallel_collector_cls
 from hpcdi.worker.collector.comm.utils import NaiveCollector
 from hpcdi.worker.dist import broadcast_object_list
 from hpcdi.worker.learner.base_learner import get_simple_monitor_type
@@ -29,6 +31,12 @@ def test_what_has_no_place_here_says_what_to_use(path: str, name: str, use: str)
     cls = getattr(importlib.import_module(f"hpcdi.worker.{path}"), name)
     with pytest.raises(CommError, match=f"{name}: .*{use}"):
         cls({}, host="localhost")
+
+
+def test_parallel_collectors_are_made_alike_by_their_old_path() -> None:
+    """That one knew neither the key of DI-engine's documents nor policies of dicts."""
+    assert parallel.create_parallel_collector is create_parallel_collector
+    assert parallel.get_parallel_collector_cls is get_parallel_collector_cls
 
 
 def test_a_naive_learner_ends_after_six_batches() -> None:

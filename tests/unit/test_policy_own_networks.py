@@ -78,7 +78,8 @@ def test_a_network_of_ones_own(tmp_path: Path, name: str) -> None:
     ) as run:
         train(run)
         (learner,) = run.learners
-        kinds = {type(m).__name__ for m in learner.policy.get_attribute("model").modules()}
+        policy = learner._training.policy  # type: ignore[attr-defined]
+        kinds = {type(m).__name__ for m in policy.get_attribute("model").modules()}
         assert kinds & {"Own", "Encoder"}
         assert run.coordinator.groups.main.evaluations
 

@@ -223,6 +223,8 @@ def test_ppos_epsilon_is_its_own() -> None:
 def test_what_an_optimizer_does_not_take_is_named() -> None:
     with pytest.raises(PolicyError, match=r"policy.learn.optimizer: .* cannot be made of"):
         policy("dqn", optimizer={"momentum": 0.9})
+    with pytest.raises(PolicyError, match=r"cannot be made of .*does not support `differentiable`"):
+        policy("dqn", optimizer={"differentiable": True})
     with pytest.raises(ConfigError, match="no module 'my_module_that_is_not'"):
         policy("dqn", optimizer={"type": "my_module_that_is_not:X"})
 

@@ -116,8 +116,42 @@ def test_halves_are_rounded_as_by_the_policy(language: str) -> None:
     assert check(files, "act_well", language, _Rounding(), observations) == 0
 
 
+class _Rows(_Odd):
+    """A layer that several rows of numbers go through, as in a network of sets."""
+
+    inputs: ClassVar = {"observation": (12,)}
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self._shape = shape
+        self._each, self._all = torch.nn.Linear(3, 8), torch.nn.Linear(8, 2, bias=False)
+
+    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor]:
+        features = self._each(observation.view(self._shape)).relu()
+        return (self._all(features.sum(-2).view(1, 8)),)
+
+
+@pytest.mark.parametrize("language", ["c", "fortran"])
+@pytest.mark.parametrize("shape", [(4, 3), (1, 4, 3)])
+def test_a_layer_takes_several_rows(shape: tuple[int, ...], language: str) -> None:
+    """Of one that was not compiled only the first row was looked at."""
+    if HAS[language] is None:
+        pytest.skip(f"NO COMPILER FOR {language}: its source code is not tested here")
+    module = _Rows(*shape)
+    observations = np.random.default_rng(0).normal(size=(1, 12)).astype(np.float32)
+    files = as_source(module, language, "act_well")
+    difference = check(files, "act_well", language, module, observations)
+    assert difference is not None
+    assert difference <= 1e-6
+
+
 def test_arguments_without_a_form_are_refused() -> None:
     module = _Odd()
+    for product in (lambda seen: seen.t() @ seen, lambda seen: torch.ones(2, 3) @ seen.t()):
+        module.forward = lambda seen, product=product: (product(seen).sum(0, keepdim=True),)  # type: ignore[method-assign]
+        with pytest.raises(PolicyError, match=r"multiplies computed matrices has no form"):
+            as_source(module, "c")
     module.forward = lambda seen: (seen.mean(1, dtype=torch.float64)[:, None],)  # type: ignore[method-assign]
     with pytest.raises(PolicyError, match=r"computes 'mean' with .*dtype=.* has no form"):
         as_source(module, "c")

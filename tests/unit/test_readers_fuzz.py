@@ -146,7 +146,7 @@ def write_facts(**facts: Any) -> Callable[[Path], None]:
 
 
 def seal_facts(**facts: Any) -> Callable[[Path], None]:
-    return lambda path: write_sealed_json(path, facts, fsync=False)
+    return lambda path: write_sealed_json(path, facts)
 
 
 def make_lock(path: Path) -> None:

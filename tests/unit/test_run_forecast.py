@@ -68,6 +68,17 @@ def test_environments_that_sleep_need_no_core() -> None:
     assert of("cartpole_ppo", collectors=8, cores=1).steps_per_s < 6_000
 
 
+def test_ranks_that_share_a_core_slow_what_computes_not_what_sleeps() -> None:
+    asleep = dataclasses.replace(COSTS, step_cpu_s=1e-6, update_s=1e-6)
+    settings = (RATIO, "policy.learn.update_per_collect=null")
+    alone, crowded = (
+        of("cartpole_dqn", *settings, costs=asleep, collectors=8, cores=cores)
+        for cores in (math.inf, 1)
+    )
+    assert 0.98 * alone.steps_per_s < crowded.steps_per_s < alone.steps_per_s
+    assert crowded.held_by == "collectors"
+
+
 def test_on_policy_collecting_and_learning_take_turns() -> None:
     shown = of("cartpole_ppo")
     assert shown.steps_per_s == pytest.approx(1 / (1e-4 / 2 + 1e-4))

@@ -115,7 +115,7 @@ def state_of(run: LocalRun) -> dict[str, Any]:
     """All that a run has come to."""
     groups = run.coordinator.groups
     return {
-        "policies": [learner.policy.state_dict() for learner in run.learners],  # type: ignore[attr-defined]
+        "policies": [learner._training.policy.state_dict() for learner in run.learners],  # type: ignore[attr-defined]
         "groups": {
             group.name: (
                 group.env_steps, group.episodes, group.train_iter, group.best,

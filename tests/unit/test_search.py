@@ -44,6 +44,7 @@ from hpcdi.config.compiled import compile_config
 from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.run import run_folder, slurm_queue
+from hpcdi.run.job_end import EndTime
 from hpcdi.search import Dimension, OptunaSearcher, RandomSearcher, Searcher
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import CurveFile
@@ -58,6 +59,13 @@ def test_what_is_searched() -> None:
         Dimension("k", choices=("relu", "tanh")),
         Dimension("m", choices=("0", "1", "2")),
     )
+
+
+@pytest.mark.parametrize(
+    "text", ["a=log(1e-05,0.01)", "a=float(0.1,2)", "a=int(1,8)", "a=logint(16,512)", "a=x,y"]
+)
+def test_a_dimension_is_shown_as_it_is_typed(text: str) -> None:
+    assert str(dimensions_of([text])[0]) == text
 
 
 @pytest.mark.parametrize(
@@ -285,7 +293,7 @@ def test_a_search_that_the_end_of_its_job_has_cut_is_requeued(
     trials = make_trials(root, "env.kwargs.y=int(0,15)", 2)
     assert trials.more([]) == [0]
     trials.ended(0, ended_run(root, 0, "done"), is_refused=False)
-    monkeypatch.setattr(here, "job_end", lambda _variables, now: now + 60.0)
+    monkeypatch.setattr(here, "job_end", lambda _variables, now: EndTime(now + 60.0))
     assert LocalRuns(root, trials, [None]).run() == 85
     assert "runs to come are not done; to go on, type" in capsys.readouterr().err
     assert trials.more([]) == [1], "it was left to the next job"

@@ -18,7 +18,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcdi.store.atomic import published, sweep_temporary, write_json, write_text
+from hpcdi.store.atomic import (
+    clock_of,
+    published,
+    sweep_temporary,
+    temporary_beside,
+    write_json,
+    write_text,
+    written_aside,
+)
 
 SIZE = 300_000
 
@@ -69,6 +77,19 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
             assert path.read_bytes() == b"a long old text"
         assert reader.read() == b"a long old text"  # who had it open keeps what he had
     assert path.read_bytes() == b"new"
+
+
+def test_a_link_in_the_place_of_what_is_written_aside_leads_nowhere(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("somebody else's")
+    aside, probe = temporary_beside(tmp_path / "x.bin"), temporary_beside(tmp_path / "clock")
+    for link in (aside, probe):
+        link.symlink_to(other)
+    with written_aside(tmp_path / "x.bin") as place:
+        place.write_text("mine")
+    assert clock_of(tmp_path) > 1.6e9
+    assert (other.read_text(), (tmp_path / "x.bin").read_text()) == ("somebody else's", "mine")
+    assert names(tmp_path) == ["other", "x.bin"]
 
 
 def test_what_is_not_finished_is_hidden(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from hpcdi.store.checkpoints import (
     open_checkpoint,
     save_checkpoint,
     save_tensors,
+    write_files,
 )
 from hpcdi.store.sealed import load_sealed_json, write_sealed_json
 
@@ -349,13 +351,13 @@ def test_one_that_was_renamed_to_be_replaced_is_taken(tmp_path: Path) -> None:
     assert (checkpoint is not None, errors) == (True, [])
 
 
-def test_a_manifest_without_a_name_is_taken(tmp_path: Path) -> None:
-    """As they were written at first."""
+def test_a_manifest_without_a_name_is_damaged(tmp_path: Path) -> None:
     path = save(tmp_path, 8)
     manifest = load_sealed_json(path / MANIFEST)
     assert manifest.pop("name") == path.name
     write_sealed_json(path / MANIFEST, manifest)
-    assert newest(tmp_path) == 8
+    with pytest.raises(CheckpointError, match=r"it has the keys \['facts', 'files'\]"):
+        open_checkpoint(path)
 
 
 # --------------------------------------------------------------------------------- whole or nothing
@@ -367,6 +369,16 @@ def no_space(_path: Path) -> None:
 
 def no_space_in_the_store(path: Path) -> None:
     raise SnapshotError(path, "cannot be written: No space left on device")
+
+
+def test_a_link_in_the_place_of_a_file_leads_nowhere(tmp_path: Path) -> None:
+    other, aside = tmp_path / "other", tmp_path / "aside"
+    other.write_text("somebody else's")
+    aside.mkdir()
+    (aside / "x").symlink_to(other)
+    write_files(aside, {"x": partial(save_tensors, tree={"a": 1})})
+    assert other.read_text() == "somebody else's"
+    assert load_tensors(aside / "x") == {"a": 1}
 
 
 @pytest.mark.parametrize("fails", [no_space, no_space_in_the_store])

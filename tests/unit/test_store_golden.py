@@ -78,7 +78,7 @@ def test_it_is_inspected_without_errors() -> None:
     assert "5 transitions in 2 items, 7 rows, policy versions 10 to 11" in "\n".join(report.lines)
 
 
-def test_it_does_not_say_its_name_and_is_read_in_any_place(tmp_path: Path) -> None:
+def test_it_was_written_by_no_run_and_is_read_in_any_place(tmp_path: Path) -> None:
     place = tmp_path / RunLayout(tmp_path).shard_path(2, 1)
     place.parent.mkdir(parents=True)
     shutil.copy(GOLDEN, place)

@@ -19,10 +19,9 @@ from hpcdi.store.atomic import TEMPORARY_MARK
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.inspect import inspect
-from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
-from hpcdi.store.sealed import write_sealed, write_sealed_json
+from hpcdi.store.sealed import rewritten_files, write_sealed, write_sealed_json
 from hpcdi.store.shards import Appender, survey, survey_in
 from hpcdi.store.state_file import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RowView
@@ -424,6 +423,13 @@ def test_files_in_the_place_of_folders_are_named(tmp_path: Path) -> None:
     for place in ("data", "policies", "log", "snapshots"):
         (tmp_path / place).write_text("")
     assert len(inspect(tmp_path).errors) == 4
+
+
+@pytest.mark.parametrize("name", ["iteration_7.pth.tar", "mine.pth"])
+def test_a_checkpoint_s_file_for_torch_is_no_damage(layout: RunLayout, name: str) -> None:
+    layout.checkpoints_dir.mkdir(exist_ok=True)
+    torch.save({"model": {}}, layout.checkpoints_dir / name)
+    assert not inspect(layout.root).errors
 
 
 def test_bytes_after_a_policy_are_named(tmp_path: Path) -> None:

@@ -202,6 +202,19 @@ def test_a_shard_that_was_removed_is_followed_by_another(
     assert files_of([appender.write(path_of(2), make_block(2))]) == [path_of(2)]
 
 
+def test_a_link_in_the_place_of_a_shard_is_not_written_through(
+    layout: RunLayout, appender: Appender
+) -> None:
+    write(appender, make_block(1))
+    path, other = layout.inside(path_of(1)), layout.root / "other"
+    path.rename(other)
+    path.symlink_to(other)
+    before = other.read_bytes()
+    with pytest.raises(ShardError, match="cannot be written: Too many levels of symbolic links"):
+        appender.write(path_of(2), make_block(2))
+    assert other.read_bytes() == before
+
+
 # ------------------------------------------------------------------------------ torn, damaged, full
 
 

@@ -19,7 +19,7 @@ from hpcdi.commands.sweep import here
 from hpcdi.commands.sweep.here import Adopted, LocalRuns, Rounds, _Started
 from hpcdi.commands.sweep.runs import Sweep, keep, look, make, read
 from hpcdi.run import job_end, run_folder, run_lock
-from hpcdi.run.job_end import JobEnd
+from hpcdi.run.job_end import EndTime
 from hpcdi.run.shares import Share
 
 SHELL = shutil.which("sh") or ""
@@ -151,7 +151,7 @@ def test_a_run_is_started_again(
         return f"mkdir -p {run}; {change} {count}"
 
     plant(monkeypatch, script)
-    monkeypatch.setattr(here, "_IN_VAIN_S", 0.0)
+    monkeypatch.setattr(here, "IN_VAIN_S", 0.0)
     code = LocalRuns(root, Rounds(iter([[0]])), [None]).run()
     assert (root / "starts").read_text().count("\n") == starts
     assert begins or code == 85, "what the machine has failed is to be resumed"
@@ -189,7 +189,7 @@ def test_a_run_that_was_killed_on_another_host_starts_once_its_lock_is_old(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lock, "SILENT_S", 0.8)
-    monkeypatch.setattr(here, "_IN_VAIN_S", 0.0)
+    monkeypatch.setattr(here, "IN_VAIN_S", 0.0)
 
     def script(run: Path) -> str:
         begins = f"cp -r {root}/held {run}; date +%s.%N >> {root}/starts"
@@ -223,7 +223,7 @@ def test_a_terminal_that_closes_ends_the_runs_and_then_the_sweep(
 def test_a_start_in_vain_is_waited_for_and_keeps_nobody_else(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(here, "_IN_VAIN_S", 0.5)
+    monkeypatch.setattr(here, "IN_VAIN_S", 0.5)
     plant(
         monkeypatch,
         lambda run: f"date +{run.name}:%s.%N >> {root}/starts; [ {run.name} = 001 ] || exit 85",
@@ -248,7 +248,7 @@ def test_a_run_whose_folder_is_in_use_is_not_done(
 ) -> None:
     """The sweep is resumed, and nobody compared."""
     hold(root / "000")
-    monkeypatch.setattr(here, "_IN_VAIN_S", 0.0)
+    monkeypatch.setattr(here, "IN_VAIN_S", 0.0)
     plant(monkeypatch, lambda _run: f"echo >> {root}/starts; exit 2")
     assert LocalRuns(root, Rounds(iter([[0], [1]])), [None]).run() == 85
     assert (root / "starts").read_text().count("\n") == 4
@@ -293,7 +293,7 @@ def test_a_step_that_srun_cannot_start_is_started_again(
     )
     srun.chmod(0o755)
     monkeypatch.setenv("PATH", str(srun.parent), prepend=os.pathsep)
-    monkeypatch.setattr(here, "_IN_VAIN_S", 0.0)
+    monkeypatch.setattr(here, "IN_VAIN_S", 0.0)
     plant(monkeypatch, lambda _run: "srun")
     assert LocalRuns(root, Rounds(iter([[0]])), [Share(0, 1, host)]).run() == 1
     assert (root / "starts").read_text().count("\n") == starts
@@ -304,7 +304,7 @@ def test_a_run_on_a_share_is_told_the_end_of_the_job_as_it_is_now(
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_END_TIME", "900")
     ends = int(time.time()) + 5000
-    monkeypatch.setattr(here, "job_end", lambda _variables, _now: JobEnd(ends))
+    monkeypatch.setattr(here, "job_end", lambda _variables, _now: EndTime(ends, may_move=True))
     plant(monkeypatch, lambda _run: f"echo $SLURM_JOB_END_TIME > {root}/end")
     LocalRuns(root, Rounds(iter([[0]])), [Share(0, 1)]).run()
     assert abs(int((root / "end").read_text()) - ends) <= 1
@@ -319,10 +319,10 @@ def test_what_the_end_of_the_job_has_ended_is_not_started_again(
         time.sleep(0.3)
         return now
 
-    monkeypatch.setattr(here, "job_end", lambda _variables, now: JobEnd(now + 1.5))
+    monkeypatch.setattr(here, "job_end", lambda _variables, now: EndTime(now + 1.5, may_move=True))
     monkeypatch.setattr(job_end, "asked_end", asked)
     monkeypatch.setattr(job_end, "_ASK_S", 0.1)
-    monkeypatch.setattr(here, "_LEAST_TIME_LEFT_S", 1.0)
+    monkeypatch.setattr(here, "LEAST_TIME_LEFT_S", 1.0)
     plant(monkeypatch, lambda _run: f"echo >> {root}/starts; sleep 1.2; exit 85")
     assert LocalRuns(root, Rounds(iter([[0]])), [None]).run() == 85
     assert (root / "starts").read_text() == "\n"

@@ -14,8 +14,8 @@ from fakes.battle_envs import Numbers
 from hpcdi.config.compat import parse
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.fields import restore, to_mapping
-from hpcdi.config.load import dump
 from hpcdi.config.team import TeamConfig
+from hpcdi.config.words import dump
 from hpcdi.env.arguments import owner_of
 from hpcdi.env.contract import read_spaces
 from hpcdi.env.games import Meet, Pincer, Recall, SpeakerListener, TwoStep

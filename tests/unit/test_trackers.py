@@ -24,7 +24,7 @@ from hpcdi.commands.curves import main
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import CurveFile
-from hpcdi.utils.trackers import TRACKERS, Tracker, _experiment_in, mlflow_name
+from hpcdi.utils.trackers import TRACKERS, TrackedRun, Tracker, _experiment_in, mlflow_name
 
 POINTS = {100: 20.0, 200: 35.5, 300: float("nan"), 400: 195.0}
 
@@ -116,6 +116,16 @@ def test_wandb_has_an_offline_run(run: Path, tmp_path: Path) -> None:
 )
 def test_mlflow_takes_the_name_of_every_curve(name: str, expected: str) -> None:
     assert mlflow_name(name) == expected
+
+
+def test_a_name_that_was_not_written_is_none(tmp_path: Path) -> None:
+    """The power was cut between the file and what stands in it."""
+    run = TrackedRun(tmp_path, "poles", id_file=tmp_path / "loggers" / "mlflow_run")
+    assert run.known_id is None
+    run.keep_id("")
+    assert run.known_id is None
+    run.keep_id("a1b2")
+    assert run.known_id == "a1b2"
 
 
 @needs("mlflow")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fakes.small_disk import assert_full, mounted
-from hpcdi.utils.disk import AppendFile, advice, reserve_space
+from hpcdi.utils.disk import AppendFile, advice, cut_torn_line, reserve_space, rewrite
 
 
 def test_the_room_is_there_and_what_was_written_stays(tmp_path: Path) -> None:
@@ -74,6 +74,22 @@ def test_a_file_whose_descriptor_has_failed_is_opened_anew(
     assert "can be written again" in said
 
 
+def test_each_time_that_writing_goes_on_its_own_losses_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_file: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with AppendFile(tmp_path / "log", "the log", buffered_bytes=10) as file:
+        for count, said in ((3, "can be written again, without 2 records\n"), (1, "again\n")):
+            with monkeypatch.context() as context:
+                context.setattr(os, "write", full)
+                for _ in range(count):
+                    file.add(b"123456789\n")
+            file.add(b"last\n")
+            assert capsys.readouterr().err.endswith(said)
+
+
 def test_a_file_of_a_folder_that_was_moved_is_written_to_after_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +106,32 @@ def test_a_file_of_a_folder_that_was_moved_is_written_to_after_a_full_disk(
         file.add(b"3\n")
     assert (tmp_path / "moved" / "log").read_bytes() == b"1\n2\n3\n"
     assert not path.parent.exists()
+
+
+def test_a_torn_line_is_cut_off_a_file_of_ours_alone(tmp_path: Path) -> None:
+    path, link = tmp_path / "curves.csv", tmp_path / "link"
+    path.write_text("whole\nto")
+    link.symlink_to(path)
+    cut_torn_line(link)
+    assert path.read_text() == "whole\nto"
+    cut_torn_line(path)
+    assert path.read_text() == "whole\n"
+
+
+def test_a_file_is_replaced_by_its_own_content_and_nothing_stays_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = tmp_path / "curves.csv", tmp_path / "other"
+    other.write_text("somebody else's")
+    aside = tmp_path / f".curves.csv.tmp-{os.getpid()}"
+    aside.symlink_to(other)
+    rewrite(path, b"mine")
+    assert (path.read_bytes(), other.read_text()) == (b"mine", "somebody else's")
+    assert not path.is_symlink()
+    monkeypatch.setattr(Path, "replace", lambda *_: os.close(-1))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        rewrite(path, b"new")
+    assert (path.read_bytes(), sorted(tmp_path.iterdir())) == (b"mine", [path, other])
 
 
 @pytest.mark.parametrize(

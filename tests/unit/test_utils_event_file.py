@@ -114,6 +114,14 @@ def test_closing_a_writer_twice_is_fine_and_leaves_no_thread(tmp_path: Path) -> 
     assert threading.active_count() == before
 
 
+def test_curves_that_come_after_the_close_are_ignored(tmp_path: Path) -> None:
+    writer = TensorBoardWriter(tmp_path)
+    writer.close()
+    before = threading.active_count()
+    writer.add_scalars("chart", {"curve": 1.0}, 0)
+    assert threading.active_count() == before, "no file is begun"
+
+
 def test_a_clock_that_was_set_back_costs_no_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

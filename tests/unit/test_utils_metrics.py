@@ -17,6 +17,7 @@ from hpcdi.utils.metrics import (
     PartCurves,
     Rate,
     ScalarMonitor,
+    brief,
     human_bytes,
     human_count,
     human_time,
@@ -254,6 +255,24 @@ def test_sizes_for_people(value: float, text: str) -> None:
 )
 def test_durations_for_people(seconds: float, text: str) -> None:
     assert human_time(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 µs"),
+        (32e-6, "32 µs"),
+        (999.4e-6, "999 µs"),
+        (999.6e-6, "1 ms"),
+        (0.0125, "12.5 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1 s"),
+        (4.1, "4.1 s"),
+        (185, "3m05s"),
+    ],
+)
+def test_short_durations_for_people(seconds: float, text: str) -> None:
+    assert brief(seconds) == text
 
 
 @QUICK

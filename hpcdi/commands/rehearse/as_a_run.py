@@ -17,10 +17,9 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import create_env_manager
 from hpcdi.env.manager import EnvManager
 from hpcdi.policy.base import actor_of
-from hpcdi.roles.collector.evaluation import evaluate, quotas
-from hpcdi.roles.collector.loop import policy_loop
+from hpcdi.roles.collector.loop import evaluate, policy_loop, quotas
 from hpcdi.run.experiment import evaluation_goal
-from hpcdi.run.policies import columnar_policy
+from hpcdi.run.parts import columnar_policy
 from hpcdi.run.serial import set_threads
 from hpcdi.types import Episodes, Spaces, Step
 from hpcdi.utils.processes import tree_bytes

@@ -66,6 +66,7 @@ from hpcdi.run.run_folder import short
 from hpcdi.run.run_lock import RunLock
 from hpcdi.run.shares import Share, shares
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.metrics import human_count
 
 HELP = """\
 Run one experiment with several settings, each combination as a run of its own:
@@ -312,8 +313,8 @@ def _print_search(sweep: Sweep, slurm: SlurmConfig, options: argparse.Namespace)
     search = search_of(sweep)
     print_lines([f"{search.trials} trials by {search.searcher} in {short(sweep.root)}"])
     print_lines([f"  {dimension}" for dimension in search.dimensions])
-    pruned = f"pruned each {search.every} steps" if search.every else "none is pruned"
-    limit = f"{search.limit:g}" if math.isfinite(search.limit) else "no limit"
+    pruned = f"pruned each {human_count(search.every)} steps" if search.every else "none is pruned"
+    limit = human_count(search.limit) if math.isfinite(search.limit) else "no limit"
     print_lines([f"  the {search.score} return is maximised; {pruned}; steps of a run: {limit}"])
     if not _is_here(options):
         _print_job(sweep, [], slurm, options)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from hpcdi.commands.batch_script import IN_VAIN_S, LEAST_TIME_LEFT_S, MOST_IN_VAIN
 from hpcdi.commands.options import print_lines
 from hpcdi.commands.run_state import RunStatus, status_of
 from hpcdi.commands.sweep.runs import PAUSED, Sweep, look, read, refuse, to_start
@@ -32,12 +33,6 @@ from hpcdi.utils.metrics import human_time
 from hpcdi.utils.python import python_command
 
 _LOOK_S = 0.1
-_MOST_IN_VAIN = 4
-"""Starts in a row in which a run does not begin; those without progress the run itself limits."""
-_IN_VAIN_S = 10.0
-"""Before the next start of a run that has not begun."""
-_LEAST_TIME_LEFT_S = 120.0
-"""With less time until the job's limit no run is started."""
 
 
 def command_of(sweep: Sweep, index: int) -> list[str]:
@@ -233,7 +228,7 @@ def _pause_s(status: RunStatus | None, *, has_begun: bool) -> float:
         return 0.0
     # who was killed on another host holds its folder until it has been silent for so long
     is_unseen = has_begun and status is not None and status.signs.is_process is None
-    return run_lock.SILENT_S if is_unseen else _IN_VAIN_S
+    return run_lock.SILENT_S if is_unseen else IN_VAIN_S
 
 
 class LocalRuns:
@@ -269,7 +264,7 @@ class LocalRuns:
                     self._waiting.remove(index)
                     self._start(index, self._free.popleft())
                 wait_s(_LOOK_S)  # until a run ends, or a signal asks for the end
-                self._deadline.is_near(_LEAST_TIME_LEFT_S)  # asks the queue before a run ends
+                self._deadline.is_near(LEAST_TIME_LEFT_S)  # asks the queue before a run ends
                 for index in self._supply.early(list(self._running)):
                     self._running[index].end(signal.SIGTERM)
                 self._pass_on_again()
@@ -321,7 +316,7 @@ class LocalRuns:
 
     @property
     def _may_start(self) -> bool:
-        return self._end_signal is None and not self._deadline.is_near(_LEAST_TIME_LEFT_S)
+        return self._end_signal is None and not self._deadline.is_near(LEAST_TIME_LEFT_S)
 
     def _start(self, index: int, place: Share | None) -> None:
         self._not_done.pop(index, None)
@@ -406,7 +401,7 @@ class LocalRuns:
             state = sweep.elements[index].state if is_known else "it has not begun"
             self._in_vain[index] = 0 if has_begun else self._in_vain[index] + 1
             self._not_before[index] = time.monotonic() + _pause_s(status, has_begun=has_begun)
-            may_start = self._in_vain[index] < _MOST_IN_VAIN and self._may_start
+            may_start = self._in_vain[index] < MOST_IN_VAIN and self._may_start
             starts_again = by_machine and may_start and not is_over
             if starts_again:
                 self._waiting.appendleft(index)

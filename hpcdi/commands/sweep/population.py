@@ -28,8 +28,9 @@ from hpcdi.commands.run_state import RunStatus
 from hpcdi.commands.sweep.pbt import Copy, Member, Space, decide, parsed_number
 from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, look, read
 from hpcdi.config.compiled import compile_config
-from hpcdi.config.load import dump, load
+from hpcdi.config.load import load
 from hpcdi.config.roles import SoloCommanderConfig
+from hpcdi.config.words import dump
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.run import resume

@@ -37,13 +37,13 @@ from hpcdi.commands.run_state import (
 from hpcdi.commands.sweep.pbt import Space
 from hpcdi.commands.sweep.scores import SCORES, Point
 from hpcdi.config.fields import to_mapping
-from hpcdi.config.load import dump, load
+from hpcdi.config.load import load
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.words import dump
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.run import resume, run_folder, slurm_queue
-from hpcdi.run.environment import slurm_job_of
-from hpcdi.run.own_job import own_job
+from hpcdi.run.environment import own_job, slurm_job_of
 from hpcdi.search import Dimension
 from hpcdi.store.atomic import read_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
@@ -424,7 +424,11 @@ def read(root: Path) -> Sweep:
     """
     record = read_json(root / SWEEP_FILE)
     if record.get("format") != _FORMAT:
-        raise LaunchError(f"{root} holds no sweep: there is no {SWEEP_FILE} of this version in it")
+        others = sorted([*root.glob(f"*/{SWEEP_FILE}"), *root.glob(f"sweeps/*/{SWEEP_FILE}")])
+        hint = f"; name one, such as {run_folder.short(others[-1].parent)}" if others else ""
+        raise LaunchError(
+            f"{root} holds no sweep: there is no {SWEEP_FILE} of this version in it{hint}"
+        )
     try:
         elements = tuple(
             Element(run["index"], tuple(run["overrides"]), run["job"], run["state"])

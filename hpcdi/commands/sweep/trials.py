@@ -44,8 +44,9 @@ from hpcdi.commands.sweep.runs import (
 from hpcdi.commands.sweep.scores import Point, points_of, value_at
 from hpcdi.config import words
 from hpcdi.config.fields import to_mapping
-from hpcdi.config.load import dump, load
+from hpcdi.config.load import load
 from hpcdi.config.roles import SoloCommanderConfig
+from hpcdi.config.words import dump
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.run import run_folder, slurm_queue
 from hpcdi.run.resume import is_below

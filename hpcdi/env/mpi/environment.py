@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as of_gymnasium
 
-from hpcdi.comm.importing import without_starting_mpi
+from hpcdi.comm.probe import without_starting_mpi
 from hpcdi.config.mpi_env import MpiEnvConfig, SolverSpaceConfig
 from hpcdi.env.arguments import make_numbered, numbered
 from hpcdi.env.base import EnvFacts, EnvType

@@ -32,7 +32,7 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import spaces
 
-from hpcdi.comm.importing import without_starting_mpi
+from hpcdi.comm.probe import without_starting_mpi
 from hpcdi.comm.solver_protocol import Kind, SolverMessage, SolverPlace
 from hpcdi.env.base import EnvFacts, EnvFailure
 from hpcdi.env.contract import (

@@ -8,7 +8,7 @@ algorithm's acting half stands here, and its learning half, derived from it, bes
     base           modes, actors, columns of returns: of all algorithms
     network        the layers that `hpcdi.policy.networks` has as modules
     sampling       actions of a distribution
-    dqn, boxes, discrete_sac, actor_critic, imitating, mixing
+    dqn, boxes, discrete_sac, actor_critic, bc
                    the algorithms
 
 Owns: acting without torch. May import: what `hpcdi.policy` may, but neither torch nor what imports

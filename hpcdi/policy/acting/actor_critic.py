@@ -105,7 +105,7 @@ class DenseActorCritic(ActorCriticActing, DensePolicy):
 
     def make_dense_network(self) -> Network:
         """See `hpcdi.policy.actor_critic`."""
-        return ActorCritic(self._cfg.model, shares=self._cfg.model.share_encoder)
+        return ActorCritic(self._cfg.model)
 
     def infer_policy(self, observation: Columns) -> Sequence[Array]:
         """See `ActorCriticActing.infer_policy`; the value is not computed."""

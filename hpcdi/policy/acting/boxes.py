@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hpcdi.config.algorithms import CQLConfig, IQLConfig, SACConfig, TD3Config, TQCConfig
+from hpcdi.config.algorithms import IQLConfig, SACConfig, TD3Config
 from hpcdi.config.policy import ContinuousConfig
 from hpcdi.policy.acting.base import DensePolicy, Network, ReplayActing
 from hpcdi.policy.acting.network import Linear
@@ -93,21 +93,7 @@ class _DenseBox(BoxActing, DensePolicy):
 
 
 class DenseSAC(SACActing, _DenseBox):
-    """SAC's actor in numpy."""
-
-
-class DenseTQC(DenseSAC):
-    """TQC's actor in numpy."""
-
-    Config = TQCConfig
-    _cfg: TQCConfig
-
-
-class DenseCQL(DenseSAC):
-    """CQL's actor in numpy."""
-
-    Config = CQLConfig
-    _cfg: CQLConfig
+    """The actor of SAC, TQC and CQL in numpy."""
 
 
 class DenseIQL(IQLActing, _DenseBox):

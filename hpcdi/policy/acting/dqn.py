@@ -1,4 +1,4 @@
-"""Acting by values of actions: DQN, C51, QR-DQN, R2D2 and CQL of discrete ones."""
+"""Acting by values of actions: DQN, C51, QR-DQN, R2D2, CQL of discrete ones, VDN and QMIX."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hpcdi.config.algorithms import C51Config, DiscreteCQLConfig, DQNConfig, QRDQNConfig
+from hpcdi.config.algorithms import C51Config, DQNConfig, QRDQNConfig, VDNConfig
 from hpcdi.policy.acting.base import DensePolicy, Network, ReplayActing
 from hpcdi.policy.acting.network import Values
 from hpcdi.policy.exploration import LastingActions, epsilon_greedy, ladder
+from hpcdi.policy.spaces import STATE, without
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 
 _EXPLORING = 0  # stream of random numbers
@@ -49,12 +50,11 @@ class DQNActing(ReplayActing):
 
 
 class DenseDQN(DQNActing, DensePolicy):
-    """DQN in numpy."""
+    """DQN, and CQL of discrete actions, in numpy."""
 
     def make_dense_network(self) -> Network:
         """See `hpcdi.policy.dqn`."""
-        model = self._cfg.model
-        return Values(model, model.outputs, dueling=model.dueling)
+        return Values(self._cfg.model)
 
     def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:
         """See `DensePolicy.best`."""
@@ -70,13 +70,6 @@ class DenseDQN(DQNActing, DensePolicy):
     def by_action(self, output: Array) -> Array:
         """Returns outputs [rows, actions * outputs] as [rows, actions, outputs]."""
         return output.reshape(len(output), self._cfg.model.actions, self._cfg.model.outputs)
-
-
-class DenseDiscreteCQL(DenseDQN):
-    """CQL of discrete actions in numpy."""
-
-    Config = DiscreteCQLConfig
-    _cfg: DiscreteCQLConfig
 
 
 class DenseC51(DenseDQN):
@@ -104,3 +97,14 @@ class DenseQRDQN(DenseDQN):
         """The means of the actions' returns."""
         means: Array = self.by_action(output).mean(axis=2)
         return means
+
+
+class DenseVDN(DenseDQN):
+    """VDN and QMIX in numpy: each player acts by values of its own."""
+
+    Config = VDNConfig
+    _cfg: VDNConfig
+
+    def make_dense_network(self) -> Network:
+        """See `hpcdi.policy.mixing`: what mixes values is the learners' alone."""
+        return Values(without(self._cfg.model, (STATE,)))

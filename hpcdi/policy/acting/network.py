@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.config.algorithms import ActorCriticModelConfig, DQNModelConfig
 from hpcdi.config.policy import ModelConfig, TorchPolicyConfig
 from hpcdi.policy.spaces import (
     image_axes,
@@ -184,16 +185,11 @@ class Linear:
 
 
 class Values:
-    """A head of action values: `QHead`.
+    """A head of action values: `QHead`."""
 
-    Args:
-        model: the settings.
-        outputs: of each action.
-        dueling: value and advantage apart.
-    """
-
-    def __init__(self, model: ModelConfig, outputs: int, *, dueling: bool) -> None:
-        self._encoder, self._outputs, self._dueling = Encoder(model, "encoder"), outputs, dueling
+    def __init__(self, model: DQNModelConfig) -> None:
+        self._encoder = Encoder(model, "encoder")
+        self._outputs, self._dueling = model.outputs, model.dueling
         self._advantage: tuple[Array, ...] = ()
         self._value: tuple[Array, ...] = ()
 
@@ -221,9 +217,9 @@ class Values:
 class ActorCritic:
     """Parameters of a distribution of actions, and the value: `ActorCritic` there."""
 
-    def __init__(self, model: ModelConfig, *, shares: bool) -> None:
-        self._encoder = Encoder(without(model, getattr(model, "value_only", ())), "encoder")
-        self._value_encoder = None if shares else Encoder(model, "value_encoder")
+    def __init__(self, model: ActorCriticModelConfig) -> None:
+        self._encoder = Encoder(without(model, model.value_only), "encoder")
+        self._value_encoder = None if model.share_encoder else Encoder(model, "value_encoder")
         self._policy: tuple[Array, ...] = ()
         self._value: tuple[Array, ...] = ()
         self._log_std: Array | None = None

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from hpcdi.comm.messages import CollectProgress, CollectResult, CollectSetting, Message
-from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.compat import Configurable
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.roles import ParallelCollectorConfig, ZerglingCollectorConfig
 from hpcdi.config.schedule import Scheduled
@@ -28,13 +28,12 @@ from hpcdi.dataclass import dataclass
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import CommError, ConfigError, EnvError, PolicyError, Problem
 from hpcdi.league.battle_agent import BattleAgent, Players, in_turn, live_opponents
-from hpcdi.policy.base import Actor, ColumnarActor, Policy, actor_of
+from hpcdi.policy.base import Actor, ColumnarActor, Policy, actor_of, attribute_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomActor, RandomFirst
 from hpcdi.policy.spaces import with_bounds
-from hpcdi.roles.collector.evaluation import quotas
 from hpcdi.roles.collector.hindsight import Hindsight
-from hpcdi.roles.collector.loop import Loop, attribute_of, policy_loop
+from hpcdi.roles.collector.loop import Loop, policy_loop, quotas
 from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.roles.context import POLICY_PATIENCE_S, MakePolicy
 from hpcdi.roles.fault import FAULTS, hang_environment
@@ -45,7 +44,6 @@ from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.growth import Memory
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.registry import PARALLEL_COLLECTOR_REGISTRY
 from hpcdi.utils.timer import RoleMeter
 
 PROGRESS_S = 0.25
@@ -205,7 +203,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         self._cfg = self.parse_config({k: v for k, v in cfg.items() if k not in self.TASK_KEYS})
         self.task = CollectorTask(setting=self._task_cfg.get("collect_setting", {}))
         self.port = port
-        self._told = deque[CollectSetting]()  # that no turn has taken yet
+        self._new_settings = deque[CollectSetting]()  # that no turn has taken yet
         self._policy: Any = None
         self._env_manager: Any = None
         self._end_flag = False
@@ -246,14 +244,14 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     def tell(self, setting: CollectSetting) -> None:
         """Have the setting's task go on by it from the next turn on; from any thread."""
-        self._told.append(setting)
+        self._new_settings.append(setting)
 
     def _take_settings(self) -> None:
-        while self._told:
-            told = self._told.popleft()
-            if told.task_id == self.task.task_id:
-                self.task.setting = told.setting
-                self.follow_schedule(told.scheduled)
+        while self._new_settings:
+            new = self._new_settings.popleft()
+            if new.task_id == self.task.task_id:
+                self.task.setting = new.setting
+                self.follow_schedule(new.scheduled)
 
     def close(self) -> None:
         """Stop, and close the environments. Idempotent."""
@@ -476,9 +474,10 @@ class ZerglingParallelCollector(BaseParallelCollector):
         if length and settings.random_collect_size and not hasattr(actor, "bind"):
             actor = RandomFirst(actor, RandomActor(envs.spaces, seed.spawn(1)[0]))
         if envs.seats < 2:
-            goals = settings.hindsight.goals if hasattr(settings, "hindsight") and length else 0
-            rng = np.random.default_rng(seed.spawn(1)[0]) if goals else None
-            hindsight = None if rng is None else Hindsight(envs, goals, rng, envs.origins)
+            hindsight = None
+            if length and hasattr(settings, "hindsight") and settings.hindsight.goals:
+                rng = np.random.default_rng(seed.spawn(1)[0])
+                hindsight = Hindsight(envs, settings.hindsight.goals, rng, envs.origins)
             return policy_loop(envs, actor, length, hindsight)
         if hasattr(actor, "bind"):  # an actor of a policy of dicts: for one player only
             raise PolicyError(f"the policy {self._policy!r} knows no columns: it plays no battles")
@@ -781,25 +780,9 @@ def newer_policy(
     return port.get_policy_update_info(player, version, newest=newest, **form)
 
 
-def create_parallel_collector(
-    cfg: Mapping[str, Any], port: CollectorPort | None = None
-) -> BaseParallelCollector:
-    """Make the collector that ``cfg.type`` names, of `cfg` alone; its port is set once it is made.
-
-    Raises:
-        UnknownTypeError: no parallel collector has that type.
-    """
-    return of_class(get_parallel_collector_cls(cfg), cfg, port)
-
-
 def of_class(cls: Any, cfg: Mapping[str, Any], port: CollectorPort | None) -> BaseParallelCollector:
     """Make a collector; DI-engine's constructors take the settings alone."""
     collector: BaseParallelCollector = cls(cfg)
     if port is not None:
         collector.port = port
     return collector
-
-
-def get_parallel_collector_cls(cfg: Mapping[str, Any]) -> Any:
-    """The class that ``cfg.type`` names."""
-    return component_class(PARALLEL_COLLECTOR_REGISTRY, cfg)

@@ -16,12 +16,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hpcdi.errors import EnvError, EnvValueError
 from hpcdi.types import Array, Columns
+
+if TYPE_CHECKING:
+    from hpcdi.env.manager import EnvManager
 
 ACHIEVED, DESIRED = "observation/achieved_goal", "observation/desired_goal"
 _NO_ORIGINS: Mapping[str, Sequence[float]] = MappingProxyType({})
@@ -31,26 +34,6 @@ until so many tell; of fewer than the least nothing is concluded."""
 _FEW = 0.25
 """Share that may differ: a goal, rounded, crosses a threshold; an event has a reward of its own."""
 _ROUNDING = 0.01
-
-
-class Calls(Protocol):
-    """Environments whose methods can be called."""
-
-    env_num: int
-
-    @property
-    def ready(self) -> Array:
-        """See `Envs.ready`."""
-        ...
-
-    @property
-    def lives(self) -> Array:
-        """See `EnvManager.lives`."""
-        ...
-
-    def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
-        """See `EnvManager.call`."""
-        ...
 
 
 class Items(NamedTuple):
@@ -83,7 +66,7 @@ class Hindsight:
 
     def __init__(
         self,
-        envs: Calls,
+        envs: EnvManager,
         goals: int,
         rng: np.random.Generator,
         origins: Mapping[str, Sequence[float]] = _NO_ORIGINS,

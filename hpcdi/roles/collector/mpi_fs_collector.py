@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
-import time
-from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,17 +25,16 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.compat import component_class
 from hpcdi.config.fields import to_mapping
-from hpcdi.config.roles import CommCollectorConfig
+from hpcdi.config.roles import CommConfig
 from hpcdi.errors import EXIT_REQUEUE, EnvError, EnvRanksLost, EnvValueError
 from hpcdi.roles.collector.base_parallel_collector import (
     BaseParallelCollector,
     CollectorPort,
     CollectorTask,
-    create_parallel_collector,
+    of_class,
 )
-from hpcdi.roles.collector.channels import DataPublisher, PolicySubscriber
-from hpcdi.roles.collector.of_user import OfUser
-from hpcdi.roles.collector.relay import PolicyRelay
+from hpcdi.roles.collector.channels import DataPublisher, PolicyRelay, PolicySubscriber
+from hpcdi.roles.collector.user_callbacks import UserCallbacks
 from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext, task_seed
 from hpcdi.roles.evaluations import evaluates_as
 from hpcdi.roles.fault import FAULTS, tear
@@ -49,7 +46,7 @@ from hpcdi.store.segment import Segment
 from hpcdi.types import MAIN, RELABELLED, Array
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
+from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY, PARALLEL_COLLECTOR_REGISTRY
 
 _MAX_CLOSED = 64
 """Ids of tasks to end that are remembered, since an order may come before its task."""
@@ -75,13 +72,11 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         context: this rank's place in a run.
     """
 
-    Config = CommCollectorConfig
+    Config = CommConfig
     role = "collector"
 
     def __init__(self, cfg: object = None, context: WorkerContext | None = None) -> None:
         super().__init__(cfg, context)
-        if context is None:  # DI-engine's callers make one without; `start` says what they must do
-            return
         place = self._place
         self._collectors: dict[bool, BaseParallelCollector] = {}  # by whether they evaluate
         self._health = Counter[str]()  # failures counted by collectors that were closed
@@ -99,7 +94,6 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             self._ask_to_end,
             self._look_while_disk_is_full,
         )
-        self._announced: deque[BlockReady | BlockStored] = deque(maxlen=8)
         transport = place.open_transport()
         handlers: dict[type, Callable[[int, Any], None]] = {
             **self._handlers(),
@@ -142,15 +136,9 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             restarts=place.restarts,
             patience=self._patience,
         )
-        self._callbacks = OfUser(place, partial(self.pump.send, COORDINATOR_RANK))
+        self._callbacks = UserCallbacks(place, partial(self.pump.send, COORDINATOR_RANK))
 
     # ---------------------------------------------------------------------------------------- life
-
-    def run(self) -> None:
-        """Take turns until this rank may exit."""
-        self.start()
-        while self.turn(time.monotonic()):
-            self.wait()
 
     def turn(self, now: float) -> bool:
         """Do one thing, such as a step of all environments; see `MessageSide.turn`."""
@@ -169,7 +157,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         return True
 
     def wait(self) -> None:
-        """Return as soon as there is something to do, or after some milliseconds."""
+        """See `MessageSide.wait`."""
         if not self.is_waiting:
             return
         if self._is_leaving:
@@ -180,18 +168,9 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             self._receive(_WAIT_S)
 
     def start(self) -> None:
-        """Report to the coordinator that this rank is ready."""
+        """See `MessageSide.start`."""
         super().start()
-        self._announce_itself(self.deal_with_resource())
         self._callbacks.begin()
-
-    def close(self) -> None:
-        """Publish open data, say goodbye, wait until all ranks may leave. Idempotent."""
-        if self._end_flag:
-            return
-        self._leave()
-        while not self._may_leave(time.monotonic()):
-            wait_s(_LOOK_S)
 
     def store(self) -> None:
         """Publish everything collected, the unfinished rollout included, and write it to disk."""
@@ -211,31 +190,6 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             self._discard(eval_flag)
         self._data.close()
         self._callbacks.close()
-
-    # ------------------------------------------------------------------------------ called by tasks
-
-    def deal_with_resource(self) -> dict[str, int]:
-        """GPUs and cores of this collector."""
-        return {"gpu": 0, "cpu": len(os.sched_getaffinity(0))}
-
-    def deal_with_collector_start(self, task_info: CollectTask | Mapping[str, Any]) -> None:
-        """Run a task; returns when it has ended."""
-        task = task_info if isinstance(task_info, CollectTask) else task_message(task_info)
-        collector = self._begin(task)
-        collector.start()
-        self._end_task(collector)
-
-    def deal_with_collector_data(self) -> dict[str, Any]:
-        """Returns the oldest announcement not returned yet, of the last eight; else nothing."""
-        return vars(self._announced.popleft()) if self._announced else {}
-
-    def deal_with_collector_close(self) -> dict[str, Any]:
-        """End the running task; returns its result under DI-engine's keys, else an empty dict."""
-        collector = self._collectors.get(self._task.eval_flag)
-        if collector is None:
-            return {}
-        collector.stop()
-        return {**collector.get_finish_info(), "task_id": self._task.task_id}
 
     # ----------------------------------------------------------------- called by the collector
 
@@ -291,14 +245,6 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         self._callbacks.observe(metadata)
 
     # ----------------------------------------------------------------------------------- internals
-
-    def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
-        """Makes a parallel collector of ``task_info["collector_cfg"]``; this object is its port."""
-        cfg = dict(task_info["collector_cfg"])
-        settings = to_mapping(cfg.pop("collector", {}))
-        if self._context is not None:
-            cfg["make_policy"] = self._context.make_policy
-        return create_parallel_collector({**settings, **cfg}, self)
 
     def _receive(self, timeout_s: float) -> None:
         arrived = (message for _, message in self.pump.receive(timeout_s))
@@ -395,8 +341,9 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         if eval_flag not in self._collectors:
             place, config = self._place, self._place.config
             cfg = {
+                **to_mapping(config.policy.collect.collector),
+                "make_policy": place.make_policy,
                 "number": place.collector_number,
-                "collector": config.policy.collect.collector,
                 "env": config.env,
                 "policy": config.policy,
                 "eval_flag": eval_flag,
@@ -407,7 +354,8 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
                 "policy_patience_s": place.policy_patience_s,
                 "own_process": not place.in_turns,
             }
-            self._collectors[eval_flag] = self._create_collector({"collector_cfg": cfg})
+            cls = component_class(PARALLEL_COLLECTOR_REGISTRY, cfg)
+            self._collectors[eval_flag] = of_class(cls, cfg, self)
             self.meter.mark("start")
         return self._collectors[eval_flag]
 
@@ -433,7 +381,6 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         is_open = isinstance(ready, BlockReady) and ready.is_open
         if not is_open and FAULTS.requests("torn_shard"):
             tear(self._place.layout.inside(ready.shard.path), ready.shard)
-        self._announced.append(ready)
         self.pump.send(COORDINATOR_RANK, ready)
         self.pump.give_way()
 
@@ -507,16 +454,3 @@ def create_comm_collector(cfg: object, context: WorkerContext) -> MPIFileSystemC
     """
     collector: MPIFileSystemCollector = component_class(COMM_COLLECTOR_REGISTRY, cfg)(cfg, context)
     return collector
-
-
-def task_message(info: Mapping[str, Any]) -> CollectTask:
-    """Returns the message of a task dict, with keys of DI-engine.
-
-    ``collector_cfg`` has ``eval_flag`` and ``collect_setting``.
-    """
-    cfg = info.get("collector_cfg", {})
-    return CollectTask(
-        info["task_id"],
-        eval_flag=bool(cfg.get("eval_flag", False)),
-        setting=dict(cfg.get("collect_setting", {})),
-    )

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from statistics import median
-from typing import Protocol
 
 import numpy as np
 
@@ -39,33 +38,16 @@ _OFTEN = 64.0
 """Samples drawn of each transition above which little is new: published ratios are 0.25 to 20."""
 
 
-class Reported(Protocol):
-    """How a rank has used its time, as `Worker` has it of its last report."""
-
-    @property
-    def role(self) -> str:
-        """``coordinator``, ``learner`` or ``collector``."""
-        ...
-
-    @property
-    def shares(self) -> Mapping[str, float]:
-        """Activity -> share of its time, 0 to 1."""
-        ...
-
-    @property
-    def cpu(self) -> float:
-        """Mean number of cores that it kept busy; NaN: not known."""
-        ...
-
-    @property
-    def slowest_env(self) -> Mapping[str, float]:
-        """Of a collector's environments, see `EnvManager.slowest`."""
-        ...
-
-
 @dataclass(frozen=True)
 class Rank:
-    """How rank 0 has used its time; see `Reported`."""
+    """How a rank has used its time.
+
+    Attributes:
+        role: ``coordinator``, ``learner`` or ``collector``.
+        shares: activity -> share of its time, 0 to 1.
+        cpu: mean number of cores that it kept busy; NaN: not known.
+        slowest_env: of a collector's environments, see `EnvManager.slowest`.
+    """
 
     role: str
     shares: Mapping[str, float]
@@ -75,7 +57,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Ranks:
-    """How ranks have used their time, a row a rank: there may be thousands; see `Reported`.
+    """How ranks have used their time, a row a rank: there may be thousands; see `Rank`.
 
     Attributes:
         numbers: int64 [ranks], ascending.
@@ -92,7 +74,7 @@ class Ranks:
     slowest_env: Sequence[Mapping[str, float]]
 
     @classmethod
-    def of(cls, ranks: Mapping[int, Reported]) -> Ranks:
+    def of(cls, ranks: Mapping[int, Rank]) -> Ranks:
         """Returns what ranks have reported, by number."""
         numbers = sorted(ranks)
         reports = [ranks[number] for number in numbers]
@@ -202,7 +184,7 @@ class RunSeen:
 
 def advice_on(seen: RunSeen) -> dict[str, str]:
     """Returns what holds a run back, by kind; nothing of a healthy one."""
-    said = _said_by((*_OF_SETTINGS, *_OF_LEARNING), seen)
+    said = _said_by(_OF_ALL_RUNS, seen)
     is_ordinary = not (seen.takes_turns or seen.config.data)  # offline nobody waits for others
     if seen.has_learnt and seen.used.elapsed_s >= LEAST_S and is_ordinary:
         said += _said_by(_OF_TIME, seen)[:1]
@@ -331,8 +313,8 @@ def _collectors_wait(seen: RunSeen) -> str:
         is_normal = is_own and seen.updates_per_s > _QUICK
     if waits < _MUCH or trains < 0.6 or is_normal:
         return ""
-    learners = seen.config.policy.learn.learner.learner_num
-    gpu = "" if seen.config.policy.cuda else "a GPU (policy.cuda), "
+    learners = policy.learn.learner.learner_num
+    gpu = "" if policy.cuda else "a GPU (policy.cuda), "
     return (
         f"collectors wait {waits:.0%} of their time for the learner, which trains {trains:.0%} of "
         f"its: {gpu}more learners (policy.learn.learner.learner_num={learners}), fewer updates for "
@@ -378,10 +360,9 @@ def _loss_explodes(seen: RunSeen) -> str:
 
 
 _Rule = Callable[[RunSeen], str]
-_OF_SETTINGS: tuple[_Rule, ...] = (_exploration_ends_early,)
+_OF_ALL_RUNS: tuple[_Rule, ...] = (_exploration_ends_early, _loss_explodes)
 _OF_TIME: tuple[_Rule, ...] = (
     _disk, _evaluation, _messages, _oversubscribed, _slow_environment, _collectors_wait,
     _learner_waits, _overtrains,
 )  # fmt: skip
 """The first that has something to say explains what the others would say."""
-_OF_LEARNING: tuple[_Rule, ...] = (_loss_explodes,)

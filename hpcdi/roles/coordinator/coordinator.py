@@ -30,7 +30,6 @@ from hpcdi.errors import StoreError
 from hpcdi.roles.context import HEARTBEAT_S
 from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.groups import Groups, create_groups
-from hpcdi.roles.coordinator.of_user import OfUser
 from hpcdi.roles.coordinator.plans import create_plan
 from hpcdi.roles.coordinator.scheduler import Outcome, Scheduler
 from hpcdi.roles.coordinator.snapshots import (
@@ -39,7 +38,7 @@ from hpcdi.roles.coordinator.snapshots import (
     SnapshotKeeper,
     unannounced,
 )
-from hpcdi.roles.coordinator.unheard import UnheardDeaths
+from hpcdi.roles.coordinator.user_callbacks import UserCallbacks
 from hpcdi.roles.coordinator.view import RunView
 from hpcdi.roles.coordinator.workers import (
     FaultPolicy,
@@ -47,6 +46,7 @@ from hpcdi.roles.coordinator.workers import (
     Notice,
     Order,
     Timeouts,
+    Worker,
     Workers,
 )
 from hpcdi.store.checkpoints import of_agent
@@ -56,6 +56,7 @@ from hpcdi.store.status import best_evaluation, best_return
 from hpcdi.types import GIVEN, is_guest
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
+from hpcdi.utils.processes import born_of
 
 MakeCommander: TypeAlias = Callable[[ExperimentConfig, Groups], Commander]
 """Makes an experiment's commander, of the records of its groups."""
@@ -68,6 +69,8 @@ _LONGEST_TURN_S = 10.0
 _YOUNG_OBJECTS = 50_000
 """New ones after which Python looks for cycles among them; a turn with many ranks makes thousands,
 and nearly all are gone after it."""
+_LOOK_S = 1.0
+"""Seconds between two looks for processes that are gone."""
 
 
 def look_seldom_for_cycles() -> None:
@@ -134,9 +137,9 @@ class Coordinator(Closing):
         collector = config.policy.collect.collector
         if collector.collector_max is not None:
             self._scheduler.want_collectors(collector.collector_num)
-        self._callbacks: OfUser | None = None
+        self._callbacks: UserCallbacks | None = None
         if config.callbacks and layout is not None:
-            self._callbacks = OfUser(config, layout, self._view.curves, self._scheduler)
+            self._callbacks = UserCallbacks(config, layout, self._view.curves, self._scheduler)
         self._unheard = UnheardDeaths(platform.node())
         self._arrived: list[tuple[int, Message]] = []
         self._orders: deque[Order] = deque()  # orders that were not sent yet
@@ -280,8 +283,8 @@ class Coordinator(Closing):
     def state_dict(self) -> dict[str, Any]:
         """Rank 0's part of a snapshot: plain data and arrays."""
         # callbacks act before the state is taken: what they choose is in it
-        of_user = {} if self._callbacks is None else {"callbacks": self._callbacks.snapshot()}
-        return {**self._scheduler.state_dict(), **of_user}
+        callbacks = {} if self._callbacks is None else {"callbacks": self._callbacks.snapshot()}
+        return {**self._scheduler.state_dict(), **callbacks}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore a `state_dict`, except for blocks that learners must read again first."""
@@ -378,6 +381,42 @@ class Coordinator(Closing):
             self._keeper.drop(group.replay.take_freed())
         for result in self._keeper.complete(self._scheduler.snapshots.take_complete()):
             self._view.snapshot(result, self._scheduler)
+
+
+class UnheardDeaths:
+    """Looks for workers of rank 0's host whose process has ended without MPI noticing it.
+
+    A simulator may call ``_exit`` in C. A worker counts as dead when two looks, one a second, have
+    missed it: what it sent before has arrived then, and so has MPI's own word, where it noticed.
+
+    Args:
+        host: of rank 0; of other hosts it knows nothing.
+        is_there: decides whether a process lives.
+    """
+
+    def __init__(
+        self, host: str, is_there: Callable[[int], bool] = lambda n: born_of(n) != ""
+    ) -> None:
+        self._host, self._is_there = host, is_there
+        self._next, self._missed = 0.0, set[int]()
+
+    def look(self, workers: Iterable[Worker], now: float) -> list[int]:
+        """Returns the ranks that have died, each once.
+
+        Args:
+            workers: that have not ended, as far as is known.
+            now: seconds on any clock.
+        """
+        if now < self._next:
+            return []
+        self._next = now + _LOOK_S
+        missing = {
+            worker.rank
+            for worker in workers
+            if worker.pid and worker.host == self._host and not self._is_there(worker.pid)
+        }
+        dead, self._missed = missing & self._missed, missing
+        return sorted(dead)
 
 
 def _is_death(rank: int, message: Message | Notice) -> bool:

@@ -100,14 +100,13 @@ class Stage:
         """
         values = self._course.values
         self.number = min(int(state["number"]), len(values) - 1)
-        value = state.get("value", values[self.number])
+        value = state["value"]
         if values[self.number] != value and value in values:
             self.number = values.index(value)
-        metric = state.get("metric", self._course.metric)
-        is_same = (metric, value) == (self._course.metric, values[self.number])
-        noted = state if is_same else {}
-        self._looks = [(int(count), float(total)) for count, total in noted.get("looks", ())]
-        self._new = [float(each) for each in noted.get("new", noted.get("window", ()))]
+        self._looks, self._new = [], []
+        if (state["metric"], value) == (self._course.metric, values[self.number]):
+            self._looks = [(int(count), float(total)) for count, total in state["looks"]]
+            self._new = [float(each) for each in state["new"]]
 
 
 def _of_episodes(metric: str, progress: CollectProgress) -> Array | None:

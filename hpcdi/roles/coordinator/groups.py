@@ -444,7 +444,7 @@ class Group:
         self.best = -math.inf if state["best"] is None else state["best"]
         best = state["best_evaluation"]
         self.best_evaluation = Evaluation(**json.loads(best)) if best else None
-        if state.get("evaluates_as") not in (None, "", self.evaluates_as):
+        if state["evaluates_as"] != self.evaluates_as:
             if self.best > -math.inf:
                 LOGGER.warning(
                     "evaluations of %s are of other settings now: the best one so far, of mean "

@@ -235,13 +235,9 @@ class Scheduler:
         """
         match message:
             case StopRequest():
-                state, code = state_after(message.exit_code), message.exit_code
-                outcome = Outcome(state, message.reason, code)
-                if (
-                    not self.finished
-                    and self.outcome is not None
-                    and self.outcome.exit_code == EXIT_INTERRUPTED
-                ):
+                code, ending = message.exit_code, self.outcome
+                outcome = Outcome(state_after(code), message.reason, code)
+                if ending and ending.exit_code == EXIT_INTERRUPTED and not self.finished:
                     self.outcome = outcome  # batch systems send SIGINT, then SIGTERM
                 return self.stop(outcome, now)
             case ScaleCollectors():

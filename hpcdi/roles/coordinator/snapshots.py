@@ -26,7 +26,6 @@ each block, and removes a shard when none of its blocks has one. A block is in u
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import time
 from collections import Counter, deque
@@ -605,8 +604,6 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
             extra={"missing": missing},
         )
     published = dict(sorted(existing.items(), key=lambda item: item[1].sealed_at))
-    now = time.time()  # latencies of blocks count from here
-    published = {n: dataclasses.replace(ready, sealed_at=now) for n, ready in published.items()}
     has_learners = bool(snapshot.facts["learners"])  # the beginning of a run has none
     folder = str(snapshot.folder.relative_to(layout.root)) if has_learners else ""
     return Resumed(

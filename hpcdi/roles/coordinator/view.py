@@ -37,7 +37,7 @@ from hpcdi.dataclass import dataclass
 from hpcdi.league.view import LeagueView
 from hpcdi.replay.manager import ReplayFigures
 from hpcdi.roles.context import COORDINATOR_RANK
-from hpcdi.roles.coordinator.bottleneck import Rank, Ranks, Reported, RunSeen, Used, advice_on
+from hpcdi.roles.coordinator.bottleneck import Rank, Ranks, RunSeen, Used, advice_on
 from hpcdi.roles.coordinator.commander import RunLimits
 from hpcdi.roles.coordinator.groups import Group, Groups
 from hpcdi.roles.coordinator.loggers import RunWriter
@@ -56,7 +56,7 @@ from hpcdi.roles.coordinator.workers import (
 from hpcdi.roles.evaluations import evaluates_as
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.status import StatusFile
-from hpcdi.types import ScalarWriter, is_guest
+from hpcdi.types import GIVEN, ScalarWriter, collector_of, is_guest
 from hpcdi.utils.disk import advice
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import (
@@ -142,7 +142,9 @@ class RunRecord:
             case CollectProgress() | Heartbeat() | Evaluated():  # the former thousands a second
                 pass
             case BlockAdmitted():
-                if not message.error and message.block_id not in self.flow.restored:
+                is_given = collector_of(message.block_id) == GIVEN
+                has_waited = is_given or message.block_id in self.flow.restored  # for the start
+                if not (message.error or has_waited):
                     self.flow.latency.add(message.latency_s)
             case TaskLate() | RankQuiet() | DiesAlone() | ComesBack() | BlockLost():
                 self._warn(rank, message)
@@ -443,9 +445,10 @@ class RunView:
 
     def _used(self, run: Scheduler, now: float) -> Used:
         """What all ranks have used so far."""
-        own = Rank("coordinator", self.meter.shares(), self.meter.cpu())
-        ranks: dict[int, Reported] = {COORDINATOR_RANK: own}
-        ranks |= {one.rank: one for one in run.workers if one.shares and not one.is_guest}
+        ranks = {COORDINATOR_RANK: Rank("coordinator", self.meter.shares(), self.meter.cpu())}
+        for one in run.workers:
+            if one.shares and not one.is_guest:
+                ranks[one.rank] = Rank(one.role, one.shares, one.cpu, one.slowest_env)
         over = [one.took_s for group in run.groups for one in group.evaluations]
         begun = [worker.started for worker in run.workers if worker.is_evaluating]
         if not run.is_on and len(over) == self._evaluated:

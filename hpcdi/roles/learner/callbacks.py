@@ -378,12 +378,12 @@ def _read(
     try:
         if key in CALLBACKS and not isinstance(value, Mapping):
             return CALLBACKS[key](value), ""
-        return (make or registered_hook)(key, value), ""
+        return (make or _registered_hook)(key, value), ""
     except (TypeError, ValueError) as error:
         return None, str(error)
 
 
-def registered_hook(key: str, value: Any) -> TrainingCallback:
+def _registered_hook(key: str, value: Any) -> TrainingCallback:
     """Returns a hook of DI-engine's form.
 
     Args:
@@ -403,13 +403,13 @@ def registered_hook(key: str, value: Any) -> TrainingCallback:
 
 
 def _checked_hook(key: str, value: Any) -> TrainingCallback | None:
-    """Returns what `registered_hook` does, but None where the constructor is the user's own.
+    """Returns what `_registered_hook` does, but None where the constructor is the user's own.
 
     It is not called: what it opens would stay open, since nobody has the instance.
     """
     hook_class = _hook_class(value)
     if hook_class.__init__.__module__.startswith("hpcdi."):
-        return registered_hook(key, value)
+        return _registered_hook(key, value)
     position, positions = value.get("position"), getattr(hook_class, "positions", ())
     if position and position not in positions:
         raise ValueError(f"its position is one of {positions}, not {position!r}")
@@ -417,7 +417,7 @@ def _checked_hook(key: str, value: Any) -> TrainingCallback | None:
 
 
 def _hook_class(value: Any) -> Any:
-    """Returns the class that an entry's type names; see `registered_hook` for what it raises."""
+    """Returns the class that an entry's type names; see `_registered_hook` for what it raises."""
     try:
         hook_class = HOOK_REGISTRY.get(value.get("type", "") if isinstance(value, Mapping) else "")
     except UnknownTypeError:

@@ -23,17 +23,18 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpcdi import __version__
 from hpcdi.comm.messages import SnapshotPart, TakeSnapshot
 from hpcdi.errors import CheckpointError, StoreError
-from hpcdi.policy.base import LearnMode
+from hpcdi.policy.base import attribute_of
 from hpcdi.store.checkpoints import (
     MANIFEST,
     POLICY_FILE,
+    SUFFIXES,
     Checkpoint,
     load_tensors,
     of_agent,
@@ -50,6 +51,9 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import JobThread
 
+if TYPE_CHECKING:
+    from hpcdi.roles.learner.training import Training
+
 FINAL = "ckpt_final"
 BY_ITERATION = "iteration_"
 _LEARNER = "learner.pt"
@@ -57,34 +61,6 @@ _OF_RANK = "learner_{}.pt"
 _RANDOM = "rng"
 _TYPE = "policy_type"
 _ITERATIONS = "iterations"  # of a policy, by which its schedules go
-SUFFIXES = (".tar", ".pth", ".pt", ".ckpt")
-"""Endings of DI-engine's names of checkpoints, which are dropped."""
-
-
-class Trained(Protocol):
-    """What a checkpoint needs of a learner.
-
-    Attributes:
-        policy: its learn mode.
-        train_iter: iterations that are done.
-        env_steps: environment steps of the run.
-        rank: in the group of learners.
-        ckpt_dir: folder of checkpoints.
-    """
-
-    policy: LearnMode
-    train_iter: int
-    env_steps: int
-    rank: int
-    ckpt_dir: Path
-
-    def callback_state(self) -> dict[str, Any]:
-        """Returns the states of its callbacks."""
-        ...
-
-    def load_callback_state(self, states: Mapping[str, Any]) -> None:
-        """Restores them."""
-        ...
 
 
 def is_random(name: str, value: Any) -> bool:
@@ -122,7 +98,7 @@ def checkpoint_name(wanted: str | None, train_iter: int) -> str:
     return f"{BY_ITERATION}{int(number[1]):09d}" if number else name
 
 
-def save_learner(learner: Trained, name: str, keep: int) -> None:
+def save_learner(learner: Training, name: str, keep: int) -> None:
     """Write a checkpoint; a full disk is a warning, and does not end the run.
 
     Args:
@@ -153,7 +129,7 @@ def save_learner(learner: Trained, name: str, keep: int) -> None:
         LOGGER.warning("no checkpoint could be written: %s%s", error, advice(error))
 
 
-def learner_files(learner: Trained, agent: int = 0) -> dict[str, Callable[[Path], None]]:
+def learner_files(learner: Training, agent: int = 0) -> dict[str, Callable[[Path], None]]:
     """Copy a learner's state; returns file name -> writer, which may be called later.
 
     The first learner of a group returns all of it, the others what is not the same on each: their
@@ -208,16 +184,15 @@ def with_policy_of(snapshot: Checkpoint, donor: Checkpoint) -> dict[str, Callabl
         prefix = path.name.removesuffix(_LEARNER)
         state: dict[str, Any] = {
             "policy": {},
-            "train_iter": int(snapshot.facts.get("train_iter", 0)),
-            "collector_envstep": int(snapshot.facts.get("env_steps", 0)),
+            "train_iter": int(snapshot.facts["train_iter"]),
+            "collector_envstep": int(snapshot.facts["env_steps"]),
             "random": {},
         }
         if snapshot.file(path.name).exists():
             state = load_tensors(snapshot.file(path.name))
         donated = load_tensors(path)
         own, taken = random_part(state["policy"]), shared_part(donated["policy"])
-        if _TYPE in donated:
-            state[_TYPE] = donated[_TYPE]
+        state[_TYPE] = donated[_TYPE]
         taken.pop(_ITERATIONS, None)
         if _ITERATIONS in state["policy"]:
             own[_ITERATIONS] = state["policy"][_ITERATIONS]
@@ -253,7 +228,7 @@ def _checkpoint_at(path: Path) -> Path:
 
 
 def load_learner(
-    learner: Trained, path: Path, *, load_last_iter: bool | None = None, agent: int = 0
+    learner: Training, path: Path, *, load_last_iter: bool | None = None, agent: int = 0
 ) -> None:
     """Load a checkpoint or a policy.
 
@@ -285,26 +260,26 @@ def load_learner(
     else:
         image, of_type = read_policy(path), ""
         state = {"train_iter": image.version} if load_last_iter else {}
-    set_policy(learner, {"model": image.state_dict(), **state.get("policy", {})}, path, of_type)
+    _set_policy(learner, {"model": image.state_dict(), **state.get("policy", {})}, path, of_type)
     learner.train_iter = state.get("train_iter", 0)
     learner.env_steps = state.get("collector_envstep", 0)
     learner.load_callback_state(state.get("callbacks", {}))
     _restore_random_state(state.get("random", {}))
 
 
-def _load_file(learner: Trained, path: Path, *, is_whole: bool) -> None:
+def _load_file(learner: Training, path: Path, *, is_whole: bool) -> None:
     """Load a file of DI-engine's: a policy's state and counters, or the weights alone."""
     state = load_tensors(path)
     is_of_learner = isinstance(state, dict) and is_whole and "last_iter" in state
     if not is_of_learner and (not isinstance(state, dict) or "model" not in state):
         raise CheckpointError(path, "it has no key 'model': it is no policy's checkpoint")
     train_iter, env_steps = (state.pop(name, 0) for name in ("last_iter", "last_step"))
-    set_policy(learner, state if is_whole else {"model": state["model"]}, path)
+    _set_policy(learner, state if is_whole else {"model": state["model"]}, path)
     if is_whole:
         learner.train_iter, learner.env_steps = train_iter, env_steps
 
 
-def set_policy(learner: Trained, state: dict[str, Any], path: Path, of_type: str = "") -> None:
+def _set_policy(learner: Training, state: dict[str, Any], path: Path, of_type: str = "") -> None:
     """Load a policy's state that was read from a file.
 
     Args:
@@ -345,7 +320,7 @@ class SnapshotPartWriter(Closing):
         self._layout, self._announce, self._group = layout, announce, group
         self._jobs = JobThread("snapshot-part")
 
-    def keep(self, learner: Trained, order: TakeSnapshot, agent: int = 0) -> None:
+    def keep(self, learner: Training, order: TakeSnapshot, agent: int = 0) -> None:
         """Copy the learner's present state; the files are written later; see `learner_files`."""
         began = time.perf_counter()
         files = learner_files(learner, agent)
@@ -411,10 +386,8 @@ def copied(tree: object) -> Any:
 
 
 def _type_of(policy: Any) -> str:
-    try:
-        return str(policy.get_attribute("cfg").type)
-    except (AttributeError, NotImplementedError, KeyError):
-        return type(policy).__name__
+    cfg = attribute_of(policy, "cfg", None)
+    return str(getattr(cfg, "type", type(policy).__name__))
 
 
 def _random_state() -> dict[str, Any]:

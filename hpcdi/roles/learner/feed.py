@@ -29,7 +29,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import BufferContractError, CommError, StoreError
-from hpcdi.policy.base import LearnMode
+from hpcdi.policy.base import LearnMode, attribute_of
 from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.learner.training import Batch
 from hpcdi.store.memory import Recycler
@@ -150,10 +150,7 @@ def stage_for(policy: LearnMode, *, pin_memory: bool) -> HostStage:
         policy: its attribute ``device`` is "cpu", "cuda" or "cuda:<number>".
         pin_memory: copy to a GPU ahead of time.
     """
-    try:
-        name = str(policy.get_attribute("device"))
-    except (AttributeError, NotImplementedError):
-        return HostStage()
+    name = str(attribute_of(policy, "device", ""))
     if not pin_memory or not name.startswith("cuda"):
         return HostStage()
     import torch

@@ -8,7 +8,6 @@ arrive, and every turn looks at the notes.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import time
 from collections.abc import Callable
@@ -45,9 +44,9 @@ from hpcdi.roles.learner.callbacks import (
 from hpcdi.roles.learner.checkpointing import SnapshotPartWriter, copied
 from hpcdi.roles.learner.feed import Feed, Staged, stage_for
 from hpcdi.roles.learner.group import Membership
-from hpcdi.roles.learner.of_user import OfUser
 from hpcdi.roles.learner.publisher import PolicyFile, PolicyPublisher
 from hpcdi.roles.learner.training import Batch, Training
+from hpcdi.roles.learner.user_callbacks import UserCallbacks
 from hpcdi.roles.message_side import MessageSide
 from hpcdi.store.checkpoints import POLICY_FILE, of_agent
 from hpcdi.utils.backoff import wait_s
@@ -94,9 +93,8 @@ class Learner(MessageSide):
     role = "learner"
 
     def __init__(self, context: WorkerContext, *, training: MakeTraining = make_training) -> None:
-        self._group = Membership(  # first: it waits for the others, and no clock may run meanwhile
-            context, lambda rank, message: self.pump.send(rank, message), self._is_ending
-        )
+        # first: it waits for the others, and no clock may run meanwhile
+        self._group = Membership(context, self._send, self._is_ending)
         super().__init__(None, context)
         self._make_training = training
         self._training: Training | None = None  # of the latest task
@@ -107,27 +105,26 @@ class Learner(MessageSide):
         self._is_stopping = False  # rank 0's Stop has arrived
         self._is_over = False  # and was carried out, after the batches that came before it
         self._at_start: dict[str, Any] = {}  # the policy's state before its first batch
-        self._publisher = PolicyPublisher(
-            lambda rank, update: self.pump.send(rank, update), self._policy_file(), context.group
-        )
+        self._publisher = PolicyPublisher(self._send, self._policy_file(), context.group)
         self.pump = context.make_pump(
             context.link, self._handlers(), self.ask, self.listen, begins=False
         )
-        self._snapshots = SnapshotPartWriter(
-            context.layout, lambda part: self.pump.send(COORDINATOR_RANK, part), context.group
-        )
+        self._snapshots = SnapshotPartWriter(context.layout, self._tell, context.group)
 
     def _handlers(self) -> dict[type, Callable[[int, Any], None]]:
         """Returns the handlers of messages, which run on the communication thread."""
-        put = self._orders.put
+
+        def put(_rank: int, order: TakeSnapshot | BeginAnew) -> None:
+            self._orders.put(order)
+
         return {
             **super()._handlers(),
             LearnTask: lambda _rank, task: self._take_task(task),
             AdmitBlock: lambda _rank, order: self._feed.admit(order),
             Rows: lambda _rank, rows: self._feed.take(rows),
             Batches: lambda _rank, order: self._feed.fill(order),
-            TakeSnapshot: lambda _rank, order: put(order),
-            BeginAnew: lambda _rank, order: put(order),
+            TakeSnapshot: put,
+            BeginAnew: put,
             Stop: lambda _rank, order: self._take_stop(order),
             PolicyRequest: self._publisher.request,
             PolicyFiles: lambda _rank, order: self._publisher.write_every(order.every_s),
@@ -138,28 +135,15 @@ class Learner(MessageSide):
     # ---------------------------------------------------------------------------------------- life
 
     def run(self) -> None:
-        """Take turns until this rank may exit."""
-        self.start()
+        """See `MessageSide.run`."""
         try:
-            while self.turn(time.monotonic()):
-                self.wait()
+            super().run()
         finally:
             if self._training is not None:
                 self._training.close()
 
-    def start(self) -> None:
-        """Report to rank 0 that this rank is ready."""
-        super().start()
-        self._announce_itself(self.resource())
-
     def turn(self, now: float) -> bool:
-        """Do one thing that is there, such as an update; never wait for one.
-
-        Args:
-            now: seconds of `time.monotonic`.
-
-        Returns:
-            Whether to go on; False once this rank may exit.
+        """Do one thing, such as an update; see `MessageSide.turn`.
 
         Raises:
             GroupBrokenError: another learner has died, and the run does not survive it.
@@ -186,7 +170,7 @@ class Learner(MessageSide):
         return True
 
     def wait(self) -> None:
-        """Return as soon as there is something to do, or after some milliseconds."""
+        """See `MessageSide.wait`."""
         if self._is_leaving:
             wait_s(_LEAVE_S)
         elif self._next is None and not self._is_over:
@@ -198,14 +182,8 @@ class Learner(MessageSide):
         self._release()
 
     def resource(self) -> dict[str, int]:
-        """Returns the numbers of GPUs and cores of this rank."""
-        is_cuda = self._place.config.policy.cuda
-        return {"gpu": int(bool(is_cuda)), "cpu": len(os.sched_getaffinity(0))}
-
-    @property
-    def policy(self) -> LearnMode | None:
-        """The learn mode of its latest task; None before the first."""
-        return self._training.policy if self._training is not None else None
+        """See `MessageSide.resource`."""
+        return {**super().resource(), "gpu": int(self._place.config.policy.cuda)}
 
     @property
     def train_iter(self) -> int:
@@ -226,7 +204,7 @@ class Learner(MessageSide):
         ahead = int(min(ahead, 1 + config.policy.buffer.max_staleness / 2))
         return Feed(
             context.open_transport(),
-            lambda rank, message: self.pump.send(rank, message),
+            self._send,
             self._orders.put,
             batch_size=size,
             prefetch=1 if is_in_turns else ahead,
@@ -281,7 +259,7 @@ class Learner(MessageSide):
         ):
             training.add(callback)
         if context.config.callbacks:
-            training.add(OfUser(context, lambda message: self.pump.send(COORDINATOR_RANK, message)))
+            training.add(UserCallbacks(context, self._tell))
         self._feed.stage = stage_for(policy, pin_memory=cfg.pin_memory)
         if context.agent:  # the main group never begins anew
             training.load_named()
@@ -330,8 +308,7 @@ class Learner(MessageSide):
         learner = self._place.config.policy.learn.learner
         if training.train_iter >= learner.train_iterations:
             self._end_task()
-            result = LearnResult(self._feed.task_id, training.train_iter)
-            self.pump.send(COORDINATOR_RANK, result)
+            self._tell(LearnResult(self._feed.task_id, training.train_iter))
         else:
             self._feed.ask(training.train_iter, time.monotonic())
 
@@ -386,7 +363,13 @@ class Learner(MessageSide):
             self.meter.shares(),
             cpu=self.meter.cpu(),
         )
-        self.pump.send(COORDINATOR_RANK, info)
+        self._tell(info)
+
+    def _send(self, rank: int, message: Message) -> None:
+        self.pump.send(rank, message)
+
+    def _tell(self, message: Message) -> None:
+        self.pump.send(COORDINATOR_RANK, message)
 
     @property
     def _report_every(self) -> int:

@@ -182,8 +182,29 @@ class Training:
         return logs
 
     def check(self, log: Log, train_iter: int, task: str = "") -> None:
-        """Check what the policy returned; see `check_loss`."""
-        check_loss(log, train_iter, task)
+        """Check that the loss is finite.
+
+        Args:
+            log: what the policy returned.
+            train_iter: the iteration, counted from 1.
+            task: name of the task whose loss it is, if the policy learns several; else empty.
+
+        Raises:
+            NoLogError: it is no mapping. PolicyError: the loss is not finite.
+        """
+        if not isinstance(log, Mapping):
+            raise NoLogError(
+                "the policy's forward must return a dict of scalars, or a list of such, not a "
+                f"{type(log).__name__}"
+            )
+        loss = log.get("total_loss", 0.0)
+        if not math.isfinite(loss):
+            where = f" of {task}" if task else ""
+            raise PolicyError(
+                f"total_loss{where} is {loss} in train iteration {train_iter}: the network has "
+                "diverged and would not recover. Begin anew with a lower policy.learn."
+                "learning_rate, with policy.learn.grad_clip_norm or with policy.normalize"
+            )
 
     def return_priorities(self, log: Log, batch: Batch) -> None:
         """Return the priorities in a log, if there are any, to where the batch came from.
@@ -268,15 +289,19 @@ class Training:
         checkpointing.load_learner(self, path, load_last_iter=load_last_iter, agent=agent)
 
     def callback_state(self) -> dict[str, Any]:
-        """Returns the states of the callbacks that have one, by their class."""
-        states = {type(one).__name__: one.state_dict() for one in self._all_callbacks()}
-        return {name: state for name, state in states.items() if state}
+        """Returns the states of the callbacks that have one: by class those of each, in order."""
+        states = dict[str, Any]()
+        for callback in self._all_callbacks():
+            if state := callback.state_dict():
+                states.setdefault(type(callback).__name__, []).append(state)
+        return states
 
     def load_callback_state(self, states: Mapping[str, Any]) -> None:
-        """Restore a `callback_state`."""
+        """Restore a `callback_state`; callbacks that are new since then begin anew."""
+        left = {name: list(of_class) for name, of_class in states.items()}
         for callback in self._all_callbacks():
-            if state := states.get(type(callback).__name__):
-                callback.load_state_dict(self, state)
+            if of_class := left.get(type(callback).__name__):
+                callback.load_state_dict(self, of_class.pop(0))
 
     def snapshot(self) -> None:
         """Call what comes before a snapshot."""
@@ -310,29 +335,3 @@ class Training:
 
 class NoLogError(PolicyError, TypeError):
     """What a policy's forward returned is no log."""
-
-
-def check_loss(log: Log, train_iter: int, task: str = "") -> None:
-    """Check that the loss is finite.
-
-    Args:
-        log: what a policy returned.
-        train_iter: the iteration, counted from 1.
-        task: name of the task whose loss it is, if a policy learns several; else empty.
-
-    Raises:
-        NoLogError: it is no mapping. PolicyError: the loss is not finite.
-    """
-    if not isinstance(log, Mapping):
-        raise NoLogError(
-            "the policy's forward must return a dict of scalars, or a list of such, not a "
-            f"{type(log).__name__}"
-        )
-    loss = log.get("total_loss", 0.0)
-    if not math.isfinite(loss):
-        where = f" of {task}" if task else ""
-        raise PolicyError(
-            f"total_loss{where} is {loss} in train iteration {train_iter}: the network has "
-            "diverged and would not recover. Begin anew with a lower policy.learn."
-            "learning_rate, with policy.learn.grad_clip_norm or with policy.normalize"
-        )

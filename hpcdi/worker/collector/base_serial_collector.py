@@ -18,7 +18,8 @@ from hpcdi.config.compat import Configurable
 from hpcdi.config.policy import CollectConfig
 from hpcdi.config.roles import SerialCollectorConfig
 from hpcdi.errors import EnvError, PolicyError, Problem
-from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of
+from hpcdi.policy.base import attribute_of
+from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent
 from hpcdi.types import Array, Episodes, Transition
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcdi.errors import ConfigError
-from hpcdi.roles.collector.evaluation import quotas
+from hpcdi.roles.collector.loop import quotas
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.video import as_frame

@@ -29,8 +29,7 @@ from hpcdi.config.roles import (
     RenderConfig,
 )
 from hpcdi.errors import Problem
-from hpcdi.roles.collector.evaluation import evaluate
-from hpcdi.roles.collector.loop import Loop, PolicyAgent
+from hpcdi.roles.collector.loop import Loop, PolicyAgent, evaluate
 from hpcdi.roles.coordinator.groups import EvaluationClock
 from hpcdi.store.atomic import published
 from hpcdi.store.disk_full import or_warn

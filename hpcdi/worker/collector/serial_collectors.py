@@ -14,9 +14,8 @@ from hpcdi.config.roles import (
 )
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EnvError
-from hpcdi.policy.base import actor_of
-from hpcdi.roles.collector.evaluation import quotas
-from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of
+from hpcdi.policy.base import actor_of, attribute_of
+from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, quotas
 from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.store.block import Block
 from hpcdi.store.rows import transitions

@@ -26,13 +26,12 @@ from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.learner.checkpointing import (
     BY_ITERATION,
     FINAL,
-    SUFFIXES,
     checkpoint_name,
     copied,
 )
 from hpcdi.roles.learner.training import Batch, Log, NoLogError, Training, TrainingCallback
 from hpcdi.store.atomic import written_aside
-from hpcdi.store.checkpoints import save_tensors
+from hpcdi.store.checkpoints import SUFFIXES, save_tensors
 from hpcdi.types import Array
 from hpcdi.utils.disk import advice
 from hpcdi.utils.log import LOGGER

@@ -15,13 +15,13 @@ from hpcdi.config.compat import ConfigDict
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.roles import ParallelCollectorConfig
 from hpcdi.errors import ConfigError, Problem
+from hpcdi.policy.base import attribute_of
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.collector.base_parallel_collector import (
     BaseParallelCollector,
     CollectorPort,
     CollectorTask,
 )
-from hpcdi.roles.collector.loop import attribute_of
 from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
 from hpcdi.roles.context import WorkerContext, get_task_uid
 from hpcdi.store.segment import Segment

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from hpcdi.comm.messages import LearnInfo, LearnTask, Stop
-from hpcdi.config.roles import CommLearnerConfig
+from hpcdi.config.roles import CommConfig
 from hpcdi.errors import CommError
-from hpcdi.roles.collector.loop import attribute_of
+from hpcdi.policy.base import attribute_of
 from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext
 from hpcdi.roles.learner.feed import Staged
 from hpcdi.roles.learner.role import Learner
@@ -44,7 +44,7 @@ class MPIFileSystemLearner(Learner, BaseCommLearner):
         CommError: it has no place in a run.
     """
 
-    Config = CommLearnerConfig
+    Config = CommConfig
 
     def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
         self.parse_config(cfg)

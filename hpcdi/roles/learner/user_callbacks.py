@@ -14,7 +14,7 @@ from hpcdi.roles.learner.training import Log, Training, TrainingCallback
 from hpcdi.utils.metrics import as_scalar
 
 
-class OfUser(TrainingCallback):
+class UserCallbacks(TrainingCallback):
     """Calls `hpcdi.roles.callbacks` that run on learners.
 
     Args:

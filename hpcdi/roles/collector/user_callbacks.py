@@ -18,7 +18,7 @@ from hpcdi.utils.lifetime import Closing
 _WRITE_S = 5.0
 
 
-class OfUser(Closing):
+class UserCallbacks(Closing):
     """Calls `hpcdi.roles.callbacks` that run on collectors, of the main player's episodes.
 
     A collector is no part of snapshots: its callbacks' states are in a file of its rank, some
@@ -41,7 +41,7 @@ class OfUser(Closing):
         if self._callbacks and self._is_resumed and self._file.is_file():
             held = read_json(self._file)
             self._callbacks.load_state_dict(held)
-            self._callbacks.context.env_steps = int(held.get("env_steps", 0))
+            self._callbacks.context.env_steps = int(held["env_steps"])
         self._is_begun = True
         self._call("on_start")
 

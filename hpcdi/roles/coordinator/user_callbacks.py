@@ -16,7 +16,7 @@ from hpcdi.types import MAIN
 from hpcdi.utils.lifetime import Closing
 
 
-class OfUser(Closing):
+class UserCallbacks(Closing):
     """Calls `hpcdi.roles.callbacks` that run on rank 0, of the main group's players.
 
     Args:
@@ -31,8 +31,7 @@ class OfUser(Closing):
     ) -> None:
         self._run, self._curves = run, curves
         context = self._context = Context(config, 0, COORDINATOR, layout.root)
-        choose = getattr(getattr(run.commander, "curriculum", None), "choose", None)
-        self._callbacks = Callbacks(context, self._add_scalar, choose)
+        self._callbacks = Callbacks(context, self._add_scalar, run.commander.curriculum.choose)
 
     def begin(self) -> None:
         """The run begins."""
