@@ -63,9 +63,9 @@ from hpcdi.policy.gtrxl import GTrXL
 from hpcdi.policy.memories import Recurrent, State, initial_state, state_of
 from hpcdi.policy.named import call_named
 from hpcdi.policy.spaces import (
-    SMALLEST_IMAGE,
     action_leaves,
     as_shape,
+    encoder_objection,
     image_axes,
     obs_leaves,
     one_hot_places,
@@ -156,6 +156,8 @@ def encoder_of(model: ModelConfig) -> Any:
     name = model.encoder
     if name == "auto":
         name = _encoder_for(obs_leaves(model), has_bounds=bool(model.obs_leaves))
+    if said := encoder_objection(name, obs_leaves(model)):
+        raise PolicyError(f"policy.model.encoder: {said}")
     return _with_size(_find(ENCODERS, "encoder", name)(model), "encoder", name)
 
 
@@ -428,20 +430,11 @@ class MLP(nn.Sequential):
     """One array, flattened or one-hot, through the hidden layers."""
 
     def __init__(self, model: ModelConfig) -> None:
-        first = vector_of(_only_leaf(model), model)
+        (leaf,) = obs_leaves(model)
+        first = vector_of(leaf, model)
         layers, size = _hidden(first.out_features, model)
         super().__init__(first, *layers)
         self.out_features = size
-
-
-def _only_leaf(model: ModelConfig) -> Leaf:
-    leaf, *others = obs_leaves(model)
-    if others or leaf.name:
-        raise PolicyError(
-            f"policy.model.encoder: {model.encoder} takes one array, and observations have several,"
-            f" {', '.join(map(str, (leaf, *others)))}: use auto, multi or one of your own"
-        )
-    return leaf
 
 
 def vector_of(leaf: Leaf, model: ModelConfig) -> Any:
@@ -477,20 +470,15 @@ class Image(nn.Module):
 
 
 class _Convolutions(nn.Sequential):
-    """Pictures through convolutions, and the hidden layers after them.
-
-    Raises:
-        PolicyError: the convolutions leave nothing of such a picture.
-    """
-
-    SMALLEST = 1
-    """Pixels that they need in height and width."""
+    """Pictures through convolutions, and the hidden layers after them."""
 
     def __init__(self, model: ModelConfig) -> None:
-        leaf = _only_leaf(model)
-        image = Image(leaf)
-        layers = [image, *self.layers(_channels(image, leaf)), nn.Flatten()]
-        hidden, size = _hidden(_flat_size(layers, leaf, self.SMALLEST), model)
+        (leaf,) = obs_leaves(model)
+        image, example = Image(leaf), torch.zeros(1, *leaf.shape)
+        layers = [image, *self.layers(int(image(example).shape[1])), nn.Flatten()]
+        with torch.no_grad():
+            flat_size = int(nn.Sequential(*layers)(example).shape[1])
+        hidden, size = _hidden(flat_size, model)
         super().__init__(*layers, *hidden)
         self.out_features = size
 
@@ -502,8 +490,6 @@ class _Convolutions(nn.Sequential):
 
 class NatureCNN(_Convolutions):
     """Those of Mnih et al. 2015."""
-
-    SMALLEST = SMALLEST_IMAGE
 
     @staticmethod
     def layers(channels: int) -> Iterator[nn.Module]:
@@ -558,24 +544,6 @@ class _Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         inner: Tensor = self.second(self.first(x.relu()).relu())
         return x + inner
-
-
-def _channels(image: Image, leaf: Leaf) -> int:
-    if len(leaf.shape) not in (3, 4):
-        raise PolicyError(f"observations of shape {leaf.shape} are no pictures; use encoder: mlp")
-    return int(image(torch.zeros(1, *leaf.shape)).shape[1])
-
-
-def _flat_size(layers: Sequence[nn.Module], leaf: Leaf, smallest: int) -> int:
-    try:
-        with torch.no_grad():
-            return int(nn.Sequential(*layers)(torch.zeros(1, *leaf.shape)).shape[1])
-    except RuntimeError as error:
-        raise PolicyError(
-            f"observations of shape {leaf.shape} are taken for images, and the convolutions need "
-            f"at least {smallest} x {smallest} pixels; resize or flatten them, or use "
-            "encoder: impala_cnn"
-        ) from error
 
 
 class MultiEncoder(nn.Module):

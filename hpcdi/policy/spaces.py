@@ -147,6 +147,49 @@ def image_axes(leaf: Leaf, smallest: int = SMALLEST_IMAGE) -> tuple[int, ...] | 
     return (*axes, n + 2, n, n + 1) if is_last else (*axes, n, n + 1, n + 2)
 
 
+def encoder_objection(name: str, leaves: Sequence[Leaf]) -> str:
+    """Says why an encoder of hpcdi cannot take observations; empty: it can, or is not hpcdi's."""
+    first = leaves[0]
+    if name in ("", "auto", "multi") or ":" in name:
+        return ""
+    if len(leaves) > 1 or first.name:
+        return (
+            f"{name} takes one array, and observations have several, {_said(leaves)}: use auto, "
+            "multi or one of your own"
+        )
+    if name == "mlp":
+        return ""
+    if len(first.shape) not in (3, 4):
+        return f"observations of shape {first.shape} are no pictures; use encoder: mlp"
+    axes = image_axes(first, smallest=1) or tuple(range(len(first.shape)))
+    if name == "nature_cnn" and min(first.shape[axis] for axis in axes[-2:]) < SMALLEST_IMAGE:
+        return (
+            f"observations of shape {first.shape} are taken for images, and the convolutions need "
+            f"at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} pixels; resize or flatten them, or use "
+            "encoder: impala_cnn"
+        )
+    return ""
+
+
+def _encoder_problems(model: ModelConfig) -> Iterator[Problem]:
+    """What encoders of hpcdi cannot take, before torch makes any."""
+    leaves = obs_leaves(model)
+    if said := encoder_objection(model.encoder, leaves):
+        yield Problem("model.encoder", said)
+    is_multi = model.encoder == "multi" or len(leaves) > 1 or bool(leaves[0].name)
+    if not is_multi or model.encoder not in ("auto", "multi"):
+        return
+    named = {leaf.name: leaf for leaf in leaves}
+    for name, encoder in model.leaf_encoders.items():
+        leaf = named.get(name)
+        said = (
+            f"there is no {name} in {_said(leaves)}" if leaf is None
+            else encoder_objection(encoder, [dataclasses.replace(leaf, name="")])
+        )  # fmt: skip
+        if said:
+            yield Problem(f"model.leaf_encoders.{name}", said)
+
+
 def obs_leaves(model: ModelConfig) -> tuple[Leaf, ...]:
     """The arrays that networks get: ``model.obs_leaves``, or the one of ``model.obs_shape``."""
     if model.obs_leaves:
@@ -315,6 +358,8 @@ def _problems_of_filled(cfg: TorchPolicyConfig) -> Iterator[Problem]:
         bounds = spec.metadata.get("bounds")
         if bounds and (said := bounds.objection(getattr(cfg.model, spec.name))):
             yield Problem(f"model.{spec.name}", said)
+    if not cfg.model.type:
+        yield from _encoder_problems(cfg.model)
     for problem in cfg.model.problems():
         yield dataclasses.replace(problem, path=f"model.{problem.path}")
 

@@ -130,6 +130,27 @@ def test_encoders_that_do_not_fit() -> None:
         encoder_of(model_of(*PARTS, encoder="nature_cnn"))
 
 
+@pytest.mark.parametrize(
+    ("leaves", "model", "path"),
+    [
+        (PARTS, {"encoder": "mlp"}, "encoder"),
+        ((Leaf("", (4,)),), {"encoder": "nature_cnn"}, "encoder"),
+        ((Leaf("", (10, 10, 3), "uint8"),), {"encoder": "nature_cnn"}, "encoder"),
+        (PARTS, {"leaf_encoders": {"eye": "mlp"}}, "leaf_encoders.eye"),
+        (PARTS, {"leaf_encoders": {"gear": "impala_cnn"}}, "leaf_encoders.gear"),
+    ],
+)  # fmt: skip
+def test_encoders_that_do_not_fit_are_told_before_a_run_begins(
+    leaves: tuple[Leaf, ...], model: dict[str, Any], path: str
+) -> None:
+    """Without making a network: it failed on a learner, when the run had its folder."""
+    spaces = Spaces(leaves, (Leaf("", (), "int64", (3,)),))
+    _, problems = with_spaces(PPOConfig(model=ActorCriticModelConfig(**model)), spaces)
+    assert [problem.path for problem in problems] == [f"model.{path}"]
+    with pytest.raises(PolicyError, match=r"policy\.model\.(leaf_)?encoder"):
+        encoder_of(model_of(*leaves, **model))
+
+
 def test_what_the_value_alone_sees_may_have_an_encoder_of_its_own() -> None:
     model = {"value_only": ["god"], "leaf_encoders": {"god": "small_cnn"}, "share_encoder": False}
     leaves = (Leaf("god", (3, 10, 10), "uint8"), Leaf("own", (4,)))

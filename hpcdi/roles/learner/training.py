@@ -289,19 +289,19 @@ class Training:
         checkpointing.load_learner(self, path, load_last_iter=load_last_iter, agent=agent)
 
     def callback_state(self) -> dict[str, Any]:
-        """Returns the states of the callbacks that have one: by class those of each, in order."""
-        states = dict[str, Any]()
+        """Returns the states of the callbacks: by class those of each, in order, if any has one."""
+        states = dict[str, list[dict[str, Any]]]()
         for callback in self._all_callbacks():
-            if state := callback.state_dict():
-                states.setdefault(type(callback).__name__, []).append(state)
-        return states
+            states.setdefault(type(callback).__name__, []).append(callback.state_dict())
+        return {name: of_class for name, of_class in states.items() if any(of_class)}
 
     def load_callback_state(self, states: Mapping[str, Any]) -> None:
         """Restore a `callback_state`; callbacks that are new since then begin anew."""
         left = {name: list(of_class) for name, of_class in states.items()}
         for callback in self._all_callbacks():
-            if of_class := left.get(type(callback).__name__):
-                callback.load_state_dict(self, of_class.pop(0))
+            of_class = left.get(type(callback).__name__)
+            if of_class and (state := of_class.pop(0)):
+                callback.load_state_dict(self, state)
 
     def snapshot(self) -> None:
         """Call what comes before a snapshot."""
