@@ -26,6 +26,8 @@ from hpcdi.types import Leaf, SequenceRule, Settings
 class ActorCriticModelConfig(ContinuousModelConfig):
     """The networks; shapes and bounds left empty are taken from the environment."""
 
+    HEADS: ClassVar[tuple[str, ...]] = ("actor_critic",)
+
     action_space: str | None = setting(
         None,
         "'discrete', 'continuous' (a Box), 'multi_discrete' or 'mixed' (a Dict or Tuple)",
@@ -591,6 +593,8 @@ class TD3Config(ContinuousConfig):
 @dataclass(frozen=True)
 class BCModelConfig(ActorCriticModelConfig):
     """The network; shapes and bounds left empty are taken from the environment."""
+
+    HEADS = ContinuousModelConfig.HEADS
 
     encoder_hidden_size_list: tuple[int, ...] = setting(
         (128, 128), "sizes of the hidden layers", minimum=1

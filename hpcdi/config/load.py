@@ -75,8 +75,11 @@ def _why_not_read(source: str) -> str:
         return f"is Python; where only YAML is read, `hpcdi convert {source} -o FILE.yaml` first"
     if path.is_file():
         return ""
-    if (path / "config.yaml").is_file():
-        return f"{source!r} is a run's folder: --resume {source}, or {source}/config.yaml"
+    if (own := path / "config.yaml").is_file():
+        return (
+            f"{source!r} is a run's folder: name {own} for a new run; to go on with that one, "
+            f"`hpcdi train --resume {source}`"
+        )
     if path.is_dir():
         return f"{source!r} is a folder, no file{_neighbours(path)}"
     if path.exists() or path.is_symlink():

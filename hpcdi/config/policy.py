@@ -97,6 +97,9 @@ INITIALIZATIONS = (
 class ModelConfig:
     """The network, see `hpcdi.policy.networks`; shapes left empty are the environment's."""
 
+    HEADS: ClassVar[tuple[str, ...]] = ("q", "dueling_q", "linear")
+    """hpcdi's heads that return what the algorithm learns."""
+
     type: str = setting("", "your factory of the whole network, 'my_module:make'; empty: the slots")
     kwargs: dict[str, Any] = setting({}, "keyword arguments of your factory")
     obs_shape: int | tuple[int, ...] | None = setting(None, "shape of an observation")
@@ -163,6 +166,9 @@ class ModelConfig:
             if name not in _BUILT_IN[slot] and not re.fullmatch(r"[\w.]+:\w+", name):
                 known = ", ".join(_BUILT_IN[slot][1:])
                 yield Problem(path, f"is {name!r}: none of {known}, nor a 'my_module:make'")
+        if self.head in _BUILT_IN["head"][1:] and self.head not in self.HEADS:
+            known = ", ".join(self.HEADS)
+            yield Problem("head", f"is {self.head!r}, and this algorithm's may be {known}")
         if self.memory == "gtrxl":
             if self.memory_size % (2 * self.memory_heads):
                 parts = f"twice memory_heads ({self.memory_heads})"

@@ -89,8 +89,9 @@ def test_of_a_folder_it_says_what_to_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is a folder, no file; in .* there are mine.yaml"):
         load(tmp_path)
     (tmp_path / "config.yaml").write_text(ENV)
-    with pytest.raises(ConfigError, match=r"is a run's folder: --resume .*, or .*/config.yaml"):
-        load(tmp_path)
+    names = rf"name {tmp_path}/config.yaml for a new run; .* `hpcdi train --resume {tmp_path}/`"
+    with pytest.raises(ConfigError, match=names):  # not all commands have a --resume
+        load(f"{tmp_path}/")
 
 
 def test_a_missing_folder_is_a_missing_file(tmp_path: Path) -> None:
@@ -479,6 +480,14 @@ def test_a_run_s_environments_begin_their_next_episode() -> None:
     """Else each would play one, and the run would wait for ever."""
     env = {**ENV_MAPPING["env"], "manager": {"auto_reset": False}}
     assert list(problems_in({"env": env})) == ["env.manager.auto_reset"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "head"), [("dqn", "actor_critic"), ("sac", "actor_critic"), ("ppo", "q")]
+)
+def test_a_head_of_other_algorithms_is_refused(algorithm: str, head: str) -> None:
+    found = problems_in({"policy": {"type": algorithm, "model": {"head": head}}})
+    assert list(found) == ["policy.model.head"]
 
 
 def test_rules_wait_until_every_part_is_right() -> None:
