@@ -389,7 +389,7 @@ class CountHook(LearnerHook):
 
 
 def test_hooks_of_one_class_keep_a_state_each() -> None:
-    """All of them went on from the last one's; or from the next one's, after one without a state."""
+    """All went on from the last one's; or from the next one's, after one without a state."""
     learner, again = BaseLearner({}, Forward()), BaseLearner({}, Forward())
     counts, after = ([CountHook(name) for name in "abc"] for _ in range(2))
     for calls, (hook, same) in enumerate(zip(counts, after, strict=True)):
