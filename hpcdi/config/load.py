@@ -80,9 +80,9 @@ def _why_not_read(source: str) -> str:
             f"{source!r} is a run's folder: name {own} for a new run; to go on with that one, "
             f"`hpcdi train --resume {source}`"
         )
-    if path.is_dir():
+    if source and path.is_dir():
         return f"{source!r} is a folder, no file{_neighbours(path)}"
-    if path.exists() or path.is_symlink():
+    if source and (path.exists() or path.is_symlink()):
         return f"{source!r} is no regular file, or a link to nowhere, and is not read"
     return f"there is no file {source!r}{_neighbours(path)}"
 
