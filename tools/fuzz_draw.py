@@ -200,15 +200,9 @@ def alone(rng: random.Random) -> tuple[Settings, Settings]:
         env |= {"env_id": "odd_envs:OddVector-v0", "vectorization": "vector_entry_point"}
         kwargs["mode"] = rng.choice(["same_step", "next_step", "disabled"])
     policy = of_kind(rng, rng.choice(kinds))
-    kind, is_replay = policy["type"], policy["type"] not in ("ppo", "impala")
-    if kind == "r2d2" or (not is_replay and rng.random() < 0.4):
-        remember(rng, policy)
-    if kind == "r2d2":
-        policy["collect"]["stride"] = 2
-        policy["learn"]["burn_in"] = rng.choice([0, 1])
-    elif kind == "impala":
-        policy["collect"].setdefault("unroll_len", 4)
-    elif is_replay:
+    with_sequences(rng, policy)
+    kind = policy["type"]
+    if kind not in ("r2d2", "ppo", "impala"):
         policy["random_collect_size"] = rng.choice([0, 0, 10, 60])
     if kind not in ("r2d2", "iql", "cql", "discrete_cql", "impala") and rng.random() < 0.25:
         policy["exploration_bonus"] = {"type": rng.choice(["rnd", "icm"])}
@@ -316,14 +310,7 @@ def game(rng: random.Random) -> tuple[Settings, Settings]:
     elif acts in BOUNDED:
         kinds += ["sac", "td3", "tqc"]
     policy = of_kind(rng, rng.choice(kinds))
-    kind = policy["type"]
-    if kind == "r2d2" or (kind in ("ppo", "impala") and rng.random() < 0.4):
-        remember(rng, policy)
-    if kind == "r2d2":
-        policy["collect"]["stride"] = 2
-        policy["learn"]["burn_in"] = rng.choice([0, 1])
-    elif kind == "impala":
-        policy["collect"].setdefault("unroll_len", 4)
+    with_sequences(rng, policy)
     league: Settings = {
         "matchmaking": rng.choice(["self_play", "fictitious", "pfsp", "variance"]),
         "self_play": rng.choice([0.0, 0.5, 1.0]), "freeze_steps": rng.choice([50, 100, 1000]),
@@ -367,6 +354,18 @@ def of_kind(rng: random.Random, kind: str) -> Settings:
         learn["schedule"] = [{"key": "learning_rate", "end": 1e-4, "env_steps": 200}]
     model |= rng.choice([{}, {}, {"layer_norm": True}, {"embedding_size": 3}])
     return policy
+
+
+def with_sequences(rng: random.Random, policy: Settings) -> None:
+    """Have an algorithm that may learn from sequences do so, with or without a memory."""
+    kind = policy["type"]
+    if kind == "r2d2" or (kind in ("ppo", "impala") and rng.random() < 0.4):
+        remember(rng, policy)
+    if kind == "r2d2":
+        policy["collect"]["stride"] = 2
+        policy["learn"]["burn_in"] = rng.choice([0, 1])
+    elif kind == "impala":
+        policy["collect"].setdefault("unroll_len", 4)
 
 
 def remember(rng: random.Random, policy: Settings) -> None:
