@@ -14,9 +14,12 @@ from hpcdi.run.sizes import blocks_per_s_of
 _BLOCK_S, _REPORT_S = 60e-6, 50e-6
 """CPU seconds of rank 0 for a block and for a rank's report, see ``tools/bench_coordinator.py``."""
 _REPORTS_PER_S = 1.0
-_CROWDED = 0.1
-"""Share of its time by which each further busy rank on its core slows a rank: measured with 3 to
-24 ranks on 2 cores, see ``tools/bench_forecast.py``."""
+_CROWDED = 0.03
+"""Share of its time by which each further busy rank on its core slows a rank."""
+_APART, _APART_IN_TURNS = 1.4, 1.2
+"""Times as long as in one process a train iteration takes a learner: it hears of blocks, takes them
+in and hands out policies meanwhile, and waits at times. The second where collectors wait meanwhile.
+These three are measured with 3 to 24 ranks on 2 cores, see ``tools/bench_forecast.py``."""
 _BUSY = 0.9
 """Share of a core from which on rank 0 is what holds a run."""
 
@@ -81,7 +84,7 @@ def forecast(
     slower = 1 + _CROWDED * max(0.0, (1 + learners + collectors) / cores - 1)
     step_cpu_s = costs.step_cpu_s * slower
     step_s = costs.step_s - costs.step_cpu_s + step_cpu_s  # sleep takes as long as ever
-    update_s = costs.update_s * (1 if in_turns else slower)
+    update_s = costs.update_s * (_APART_IN_TURNS if in_turns else _APART * slower)
     # what is learnt from, for a step, is shared out among the learners; updates of a round are not
     is_shared = policy.on_policy or policy.replay_ratio is not None
     updates_per_step = costs.updates_per_step / (learners if is_shared else 1)
