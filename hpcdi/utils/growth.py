@@ -55,8 +55,10 @@ class Memory:
         if not self.tells:
             return 0.0
         steps, held = np.array(self.steps[self._first :]), np.array(self.n_bytes[self._first :])
-        parts = [part[-1] - part[0] for part in np.array_split(held, 3)]
+        # what is held for a while and given back comes and goes; only a leak lifts the floor again
+        # and again
+        floors = [part.min() for part in np.array_split(held, 4)]
         grown = int(held[-1] - held[0])
-        if grown < _LEAK_BYTES or min(parts) < 0.15 * grown:
+        if grown < _LEAK_BYTES or min(np.diff(floors)) < 0.15 * grown:
             return 0.0
         return float(np.polyfit(steps - steps[0], held, 1)[0])

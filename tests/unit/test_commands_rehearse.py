@@ -219,6 +219,15 @@ def test_memory_that_is_filled_once_is_no_leak() -> None:
     assert len(leak.steps) <= 241
 
 
+def test_memory_that_comes_and_goes_is_no_leak() -> None:
+    """Wherever the samples fall: low ones at the beginning of each third looked like growth."""
+    waves = Memory()
+    for sample, is_held in enumerate([0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 0, 1]):
+        waves.add(20 * sample, 10**8 + is_held * 12 * 10**5)
+    assert waves.tells
+    assert waves.slope == 0.0
+
+
 def test_a_slow_leak_is_seen_in_a_long_life() -> None:
     leak = Memory()
     for sample in range(20_000):
