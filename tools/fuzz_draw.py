@@ -112,7 +112,7 @@ def walked(number: int, drawn: Settings, folder: Path) -> Settings:
     file = folder / "walked.yaml"
     while chosen:
         changed = with_values(drawn, chosen)
-        file.write_text(yaml.safe_dump(changed))
+        file.write_text(yaml.safe_dump(changed, sort_keys=False))
         try:
             for over_ranks in (True, False):
                 load_experiment(str(file), [], over_ranks=over_ranks)
@@ -135,7 +135,7 @@ def _place(each: tuple[str, Any], number: int) -> int:
 
 def with_values(drawn: Settings, chosen: Mapping[str, Any]) -> Settings:
     """Returns settings with others, by their paths."""
-    changed: Settings = yaml.safe_load(yaml.safe_dump(drawn))
+    changed: Settings = yaml.safe_load(yaml.safe_dump(drawn, sort_keys=False))
     for path, value in chosen.items():
         *sections, name = path.split(".")
         place = changed
@@ -238,6 +238,7 @@ def with_goals(rng: random.Random) -> tuple[Settings, Settings]:
     kinds = [*VALUES, "discrete_sac"] if acts in DISCRETE else ["sac", "td3", "tqc"]
     policy = of_kind(rng, rng.choice(kinds))
     policy["hindsight"] = {"goals": rng.choice([1, 4])}
+    policy.get("normalize", {}).pop("reward", None)
     env = {"type": "gymnasium", "env_id": "odd_envs:OddGoal", "kwargs": kwargs}
     return env | {"keep_infos": ["key", "step", "scale"]}, policy
 
@@ -278,14 +279,17 @@ def team(rng: random.Random) -> tuple[Settings, Settings]:
         kinds = [*VALUES, "vdn", "qmix"] if action in DISCRETE else ["sac", "td3"]
         own: Settings = {"type": "ppo" if is_on_policy else rng.choice(kinds)}
         own["model"] = {"encoder_hidden_size_list": [16]}
+        if is_on_policy:
+            own["learn"] = {"batch_size": 8}
         if is_on_policy and rng.random() < 0.4:
             own["model"]["value_only"] = ["state"]
-        if is_on_policy and rng.random() < 0.4:
+        if (is_on_policy or own["type"] in ("vdn", "qmix")) and rng.random() < 0.4:
             remember(rng, own)
         if rng.random() < 0.3:
             own["normalize"] = {"observation": None}
         policies[name] = own
-    policy: Settings = {"type": "team", "policies": policies, "learn": {"batch_size": 8}}
+    policy: Settings = {"type": "team", "policies": policies}
+    policy["learn"] = {} if is_on_policy else {"batch_size": 8}
     policy["collect"] = {"n_sample": rng.choice([8, 16])}
     if not is_on_policy:
         policy["other"] = {"replay_buffer": {"replay_buffer_size": 500}}

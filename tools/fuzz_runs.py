@@ -134,14 +134,14 @@ class Trial:
             (here / name).mkdir()
         self._drawn = experiment(number, here, self._given)
         self._config = here / "experiment.yaml"
-        self._config.write_text(yaml.safe_dump(self._drawn))
+        self._config.write_text(yaml.safe_dump(self._drawn, sort_keys=False))
         self._was_killed = False
 
     def played(self) -> Iterator[str]:
         """Runs all commands; yields what is wrong."""
         rng, shared = self._rng, {*_SHARED.iterdir()}
         learners = self._drawn["policy"]["learn"].get("learner", {}).get("learner_num", 1)
-        ranks = ["-n", str(1 + learners + max(learners, rng.choice([1, 1, 2, 3])))]
+        ranks = ["-n", str(1 + learners + max(learners, rng.choice([1, 1, 2, 3, 4])))]
         modes = {"serial": ["serial"], "train": ["train", *ranks]}
         mode = rng.choice([*modes])
         words = [str(self._config), "--run-dir", str(self._run)]
@@ -155,7 +155,9 @@ class Trial:
             yield from self._left(shared)
             return
         if end.by or rng.random() < 0.6:
-            yield from self._resumed(modes[rng.choice([*modes])], is_longer=rng.random() < 0.7)
+            repeats = "deterministic" in self._drawn.get("system", {}) and rng.random() < 0.6
+            other, is_longer = rng.choice([*modes]), rng.random() < 0.7 and not repeats
+            yield from self._resumed(modes[mode if repeats else other], is_longer=is_longer)
         yield from self._twin(modes[mode])
         yield from self._evaluated()
         yield from self._of_end(self._here_ended("inspect", str(self._run)))
@@ -195,7 +197,7 @@ class Trial:
         is_repeatable = self._drawn.get("system", {}).get("deterministic")
         if not is_repeatable or Run(self._run).figures.get("env_steps", 0) >= STEPS_LATER:
             return
-        if len({way.split()[0] for way in self.ways}) > 1 or self._was_killed:
+        if len({way.split()[0] for way in self.ways}) > 1:
             return
         twin = self._here / "twin" / "run"
         twin.parent.mkdir()
@@ -207,7 +209,7 @@ class Trial:
         if one.version != other.version or differ:
             yield f"the twin differs: iterations {one.version}, {other.version}; {differ}"
         steps, again = (sum(map(len, Run(run).episodes)) for run in (self._run, twin))
-        if steps != again and len(self.ways) == 2:
+        if steps != again and (len(self.ways) == 2 or self._was_killed):
             yield f"the twin has {again} steps, not {steps}"
 
     def _evaluated(self) -> Iterator[str]:
@@ -276,9 +278,10 @@ class Trial:
         for pid in left:
             yield f"process {pid} is left: {_read(pid, 'cmdline').replace(chr(0), ' ')[:200]}"
             os.kill(pid, signal.SIGKILL)
-        for path in {*_SHARED.iterdir()} - shared:
-            if path.name.startswith("hpcdi") and not _is_held(path):
-                yield f"{path} is left"
+        new = [path for path in {*_SHARED.iterdir()} - shared if path.name.startswith("hpcdi")]
+        free = [path for path in new if not _is_held(path)]
+        time.sleep(1 if free else 0)  # other people's runs begin and end
+        yield from (f"{path} is left" for path in free if not _is_held(path))
         names = [path.name for path in (self._here / "tmp").iterdir()]
         if left_there := [name for name in names if not name.startswith("torchinductor")]:
             yield f"temporary files are left: {left_there}"

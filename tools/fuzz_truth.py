@@ -8,13 +8,15 @@ stored episodes; batches must be of their rows, and as many as the replay ratio 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import combinations, pairwise, product
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import fuzz_witness
 import numpy as np
@@ -27,9 +29,11 @@ from hpcdi.config.load import load
 from hpcdi.data import Episode, read_episodes
 from hpcdi.env.wrappers import without_reward_wrappers, wrap
 from hpcdi.store.atomic import read_json
+from hpcdi.store.policies import read_policy
 
 _MOST = 3
 """Objections of a kind that are said."""
+_OF_EACH = ("acts", "rewards")
 _WINDOW = 100
 """Of so few episodes curves show the mean of all."""
 
@@ -78,9 +82,9 @@ class Run:
 
 def objections(run: Run, given: Sequence[Episode] = ()) -> list[str]:
     """Returns all that is wrong with a run; `given`: episodes that it was given."""
-    parts = (of_data, of_counters, of_curves, of_evaluations, of_ratio, partial(of_batches, given))
+    counted = (of_counters, of_curves, of_evaluations, of_games, of_ratings, of_copies)
     said = []
-    for part in parts:
+    for part in (of_data, *counted, of_ratio, partial(of_batches, given)):
         found = [*part(run)]
         said += found[:_MOST] + [f"... and {len(found) - _MOST} more"] * (len(found) > _MOST)
     return said
@@ -286,9 +290,38 @@ def replayed_team(run: Run, episode: Episode, noted: Mapping[Any, set[int]]) -> 
             ("over", columns["terminated"][row] | columns["truncated"][row], not env.agents),
             ("terminated", columns["terminated"][row], not env.agents and 1 in ended.values()),
             ("actions", digest(actions) in noted[key, int(infos["step"][row])], True),
+            *_returns_of(run, episode, row, dict(zip(order, paid[numbers], strict=True)), ended),
         ):
             if not np.array_equal(got, want):
                 yield f"row {row}: {what} {got}, and was {want}"
+
+
+def _returns_of(
+    run: Run, episode: Episode, row: int, paid: Mapping[str, float], ended: Mapping[str, int]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yields one-step returns and discounts of a row's players, or whole teams, and what is due."""
+    columns, (acts, later) = (
+        episode.columns,
+        episode.observations["observation/acts"][row : row + 2],
+    )
+    for name in columns:
+        what, _, whose = name.partition("/")
+        if what not in ("n_step_return", "bootstrap_discount"):
+            continue
+        policy = run.config.policy.policies[whose.partition("_")[0]]
+        mates = [mate for mate in paid if whose in (mate, mate.partition("_")[0])]
+        endings = [ended.get(mate, 0) for mate in mates]
+        is_over = (
+            endings == [1] if whose in paid else columns["terminated"][row] and 2 not in endings
+        )
+        due = policy.discount_factor * (not is_over)
+        if what == "n_step_return":
+            due = np.mean([paid[mate] for mate in mates])
+        at = [[*paid].index(mate) for mate in mates]
+        goes = run.config.env.kwargs["comes"] and not later[at].all()  # what it is paid on return
+        if policy.nstep == 1 and acts[at].any() and not goes:
+            is_close = math.isclose(columns[name][row], due, rel_tol=1e-4, abs_tol=1e-5)
+            yield name, columns[name][row], columns[name][row] if is_close else due
 
 
 def replayed_game(run: Run, episode: Episode, noted: Mapping[Any, set[int]]) -> Iterator[str]:
@@ -414,28 +447,116 @@ def _of_returns(run: Run) -> Iterator[str]:
 def of_evaluations(run: Run) -> Iterator[str]:
     """Each evaluation is the mean of episodes that were played one after the other."""
     cfg = run.config.env
-    if run.is_league or run.is_team or getattr(cfg, "vectorization", "auto") != "auto":
-        return  # vectors play on, beyond the episodes that count
     wrappers = without_reward_wrappers(getattr(cfg, "wrappers", ()))
-    returns, begun = Counter[int](), dict[int, float]()
-    ends = list[tuple[float, int, float]]()
+    returns, begun = dict[int, Any](), dict[int, float]()
+    ends = list[tuple[float, int, Any]]()
     for line in run.journal("evaluations"):
         key = int(line["key"])
         if line["step"] == 1:
-            returns[key], begun[key] = 0.0, line["at"]
-        returns[key] += np.float32(line["reward"])
+            returns[key], begun[key] = np.zeros(6), line["at"]
+        returns[key] += line["rewards"] if run.is_league else np.float32(line["reward"])
         if line["over"]:
-            ends.append((begun.get(key, 0.0), key, float(returns[key])))
+            ends.append((begun[key], key, returns[key]))
     if any("TimeLimit" in str(each) for each in wrappers) or cfg.kwargs.get("max_episode_steps"):
         return
     if run.config.policy.eval.max_steps < 20:
         return
-    each = [total for _, _, total in sorted(ends)]
+    each = [totals for _, _, totals in sorted(ends, key=itemgetter(0, 1))]
+    seats = len(bare(run).possible_agents) if run.is_league else 1
+    # vectors play on, beyond the episodes that count; players are evaluated beside each other
+    others = 4 if run.is_league or getattr(cfg, "vectorization", "auto") != "auto" else 0
     for told in run.figures.get("evaluations", ()):
         n = told["episodes"]
-        means = [np.mean(each[i : i + n]) for i in range(len(each) - n + 1)]
+        if others and n > 6:  # of so many there are too many choices
+            continue
+        seated = [*product(range(seats), repeat=n)]
+        seated = [of for of in seated if len({of.count(seat) for seat in range(seats)}) == 1]
+        means = [
+            np.mean([totals[seat] for totals, seat in zip(games, of, strict=True)])
+            for i in range(len(each) - n + 1)
+            for games in combinations(each[i : i + n + others], n)
+            for of in seated
+        ]
         if not np.isclose(means, told["mean"], rtol=1e-4, atol=1e-4).any():
-            yield f"evaluation {told['mean']} of {n} episodes: there were no such ({each[:8]})"
+            said = [totals[:seats].tolist() for totals in each[:8]]
+            yield f"evaluation {told['mean']} of {n} episodes: there were no such ({said})"
+
+
+def of_games(run: Run) -> Iterator[str]:
+    """Results of a league of two are those of the games that were played; no kill adds any."""
+    is_counted = run.is_league and run.figures and not run.config.env.seeds
+    if not is_counted or len(bare(run).possible_agents) != 2:
+        return
+    who, ended, unsure = defaultdict[Any, dict[Any, str]](dict), 0, 0
+    for episode in run.episodes:
+        key, seat = episode.infos["key"][0], episode.infos["player"][0]
+        who[key].update({seat: episode.player} if math.isfinite(seat) else {})
+    played, told = (defaultdict[Any, Any](lambda: np.zeros(3, int)) for _ in range(2))
+    for key, acts, totals in games_of(run):
+        seats, ended = who[key], ended + 1
+        # of one who has left, infos do not say which game it was: the rival may be the same player
+        is_sure = acts.all() and not run.config.env.kwargs["leaves"]
+        if len(seats) == 2 or (seats and is_sure):
+            first = int(min(seats))
+            result = np.sign(totals[1 - first] - totals[first])
+            played[seats[first], len(seats) == 2][int(result) + 1] += 1
+        else:
+            unsure += 1
+    rows = read_json(run.folder / "league.json")["payoff"]
+    for row in rows:
+        one, other, counts = row["one"], row["other"], np.array(row["games"])
+        told[one, one == other] += counts
+        told[other, False] += counts[::-1] * (one != other)
+    for (name, is_alone), results in played.items():
+        if (results > told[name, is_alone]).any() and not run.was_killed:
+            rivals = "itself" if is_alone else "others"
+            yield f"{name} played {results} against {rivals}, told are {told[name, is_alone]}"
+    least = 0 if run.was_killed else ended - unsure
+    if not least <= sum(sum(row["games"]) for row in rows) <= ended:
+        yield f"{ended} games ended, {unsure} of them without a turn of a learner: {rows}"
+
+
+def games_of(run: Run) -> Iterator[tuple[int, Any, Any]]:
+    """Yields the key of each game of two that ended, who of them acted, and their returns."""
+    games = defaultdict[int, list[Any]](list)
+    for line in run.journal("steps"):
+        games[int(line["key"])].append(line)
+    for key, lines in games.items():
+        if lines[-1]["over"]:
+            acts, rewards = (np.array([line[name][:2] for line in lines]) for name in _OF_EACH)
+            yield key, acts.any(axis=0), rewards.sum(axis=0)
+
+
+def of_ratings(run: Run) -> Iterator[str]:
+    """Ratings are the most probable ones: there the slope of their probability is 0."""
+    if not run.is_league or not run.figures:
+        return
+    shown, slope, unit = read_json(run.folder / "league.json"), Counter[str](), 400 / math.log(10)
+    elo = {name: (rating - 1500) / unit for name, (rating, _) in shown["ratings"].items()}
+    for row in shown["payoff"]:
+        one, other, (wins, draws, losses) = row["one"], row["other"], row["recent"]
+        if one != other:
+            due = (wins + draws + losses) / (1 + math.exp(elo[other] - elo[one]))
+            slope.update({one: wins + draws / 2 - due})
+            slope.subtract({other: wins + draws / 2 - due})
+    for name, value in elo.items():
+        if abs(slope[name] - value * (unit / 400) ** 2) > 1e-4:
+            yield f"the rating of {name} is {shown['ratings'][name]}: {shown['payoff']}"
+
+
+def of_copies(run: Run) -> Iterator[str]:
+    """Frozen copies are there, as they are told; opponents are drawn by whole probabilities."""
+    if not run.is_league or not run.figures:
+        return
+    shown = read_json(run.folder / "league.json")
+    for name, drawn_by in shown["drawn_by"].items():
+        if not math.isclose(sum(drawn_by.values()), 1):
+            yield f"opponents of {name} are drawn by {drawn_by}"
+    for player in shown["players"]:
+        if player["role"] == "historical":
+            version = read_policy(run.folder / player["source"]).version
+            if version != player["version"]:
+                yield f"{player['name']} is of iteration {player['version']}, its file {version}"
 
 
 # ----------------------------------------------------------------------------------- what is learnt
@@ -467,41 +588,86 @@ def of_ratio(run: Run) -> Iterator[str]:
 def of_batches(given: Sequence[Episode], run: Run) -> Iterator[str]:
     """Rows of batches are transitions, with their n-step returns; on-policy each comes once."""
     files = [*(run.folder.parent / fuzz_witness.FOLDER).glob("*")]
-    learnt = [np.frombuffer(f.read_bytes(), fuzz_witness.ROW) for f in files if f.stat().st_size]
-    policy = run.config.policy
-    is_other = run.is_team or run.is_league or run.was_killed or not run.stores_all
-    if is_other or not learnt or getattr(getattr(policy, "hindsight", None), "goals", 0):
+    policy, uses = run.config.policy, Counter[tuple[int, int]]()
+    if not any(f.stat().st_size for f in files) or run.was_killed or not run.stores_all:
         return
-    truth = defaultdict(list)
-    for episode in [*run.episodes, *given]:
-        seen, actions = (
-            checksums(of, root)
-            for of, root in ((episode.observations, "observation"), (episode.columns, "action"))
-        )
-        for t, reward in enumerate(episode.reward):
-            truth[reward.tobytes()].append((episode, t, seen, actions))
-    rows, uses = np.concatenate(learnt), Counter[tuple[int, int]]()
     knows = not (run.config.env.origins or policy.other.replay_buffer.frames)
-    for row in rows:
-        places = truth.get(row["reward"].tobytes(), [])
-        places = [place for place in places if not knows or place[2][place[1]] == row["seen"]]
-        uses.update((id(place[0]), place[1]) for place in places[:1])
-        if said := _unlike_places(policy, row, places, knows=knows):
-            yield f"update {row['update']}: {said}"
+    hindsight = getattr(getattr(policy, "hindsight", None), "goals", 0)
+    made = [copy for e in run.episodes for copy in with_other_goals(run, e)] if hindsight else []
+    truth, owners = places_of([*run.episodes, *given, *made], knows=knows), owners_of(run)
+    for file in files:
+        before = set[tuple[int, int]]()  # where the row before is from
+        for row in np.frombuffer(file.read_bytes(), fuzz_witness.ROW):
+            places = truth.get((row["reward"].tobytes(), row["seen"] if knows else 0), [])
+            uses.update(place.at for place in places[:1])
+            owner, is_known = owners.get(int(file.suffix[1:]), ""), bool(places)
+            places = [p for p in places if not owner or p.episode.player == owner]
+            if row["step"]:
+                places = [p for p in places if (p.at[0], p.t - 1) in before]
+            before = {place.at for place in places}
+            said = _unlike_places(policy, row, places, knows=knows)
+            if is_known and not places:
+                said = f"step {row['step']} of a sequence does not follow, or is not of {owner}"
+            if said:
+                yield f"update {row['update']}: {said}"
     often = [count for count in uses.values() if count > 1]
-    if policy.on_policy and often and len(truth) == sum(map(len, run.episodes)):
+    is_unique = all(len(places) == 1 for places in truth.values())
+    if policy.on_policy and often and is_unique:
         yield f"on-policy, {len(often)} transitions came in {max(often)} batches"
-    if (policy.replay_ratio or 0) >= 8 and not policy.priority and len(rows) > 2000 and not given:
-        never = 1 - len(uses) / max(1, sum(map(len, run.episodes)))
-        if never > 0.3 and len(truth) == sum(map(len, run.episodes)):
+    if (policy.replay_ratio or 0) >= 8 and not policy.priority and uses.total() > 2000:
+        never = 1 - len(uses) / max(1, len(truth))
+        if never > 0.3 and is_unique and not given:
             yield f"{never:.0%} of the transitions were never drawn"
 
 
-def _unlike_places(policy: Any, row: Any, places: Sequence[Any], *, knows: bool) -> str:
+class Place(NamedTuple):
+    """A transition of an episode, with the checksums of the episode's observations and actions."""
+
+    at: tuple[int, int]
+    episode: Episode
+    t: int
+    seen: Sequence[int]
+    actions: Sequence[int]
+
+
+def places_of(episodes: Iterable[Episode], *, knows: bool) -> dict[Any, list[Place]]:
+    """Returns where transitions are, by their reward and, if it `knows` them, observation."""
+    truth = defaultdict[Any, list[Place]](list)
+    for episode in episodes:
+        seen = checksums(episode.observations, "observation")
+        actions = checksums(episode.columns, "action")
+        for t, reward in enumerate(episode.reward):
+            place = Place((id(episode), t), episode, t, seen, actions)
+            truth[reward.tobytes(), seen[t] if knows else 0].append(place)
+    return truth
+
+
+def with_other_goals(run: Run, episode: Episode) -> Iterator[Episode]:
+    """Yields an episode up to each of its steps, with what that reached as the goal."""
+    judge, seen = bare(run).unwrapped.compute_reward, episode.observations
+    reached = seen["observation/achieved_goal"]
+    for end in range(1, len(episode) + 1):
+        goals = np.repeat(reached[end : end + 1], end + 1, axis=0)
+        paid = np.array([judge(each, goals[0], {}) for each in reached[1 : end + 1]], np.float32)
+        columns = {name: column[:end] for name, column in episode.columns.items()}
+        observations = {name: column[: end + 1] for name, column in seen.items()}
+        observations["observation/desired_goal"] = goals
+        yield dataclasses.replace(
+            episode, columns={**columns, "reward": paid}, observations=observations
+        )
+
+
+def owners_of(run: Run) -> dict[int, str]:
+    """Returns which player of a league each learner rank trains; of a resumed run nothing."""
+    shown = {} if run.facts.get("restarts") else read_json(run.folder / "league.json")
+    return {rank: name for name, ranks in shown.get("learners", {}).items() for rank in ranks}
+
+
+def _unlike_places(policy: Any, row: Any, places: Sequence[Place], *, knows: bool) -> str:
     """Returns what is wrong with a row of a batch, which is of one of these places; "": nothing."""
     if not places:
         return f"a row that nobody has stored, with the reward {row['reward']}"
-    if not any(row["acted"] == place[3][place[1]] for place in places):
+    if not any(row["acted"] == place.actions[place.t] for place in places):
         return "a row with another action"
     if (
         row["next"]
@@ -516,9 +682,9 @@ def _unlike_places(policy: Any, row: Any, places: Sequence[Any], *, knows: bool)
     return ""
 
 
-def _is_n_step(policy: Any, row: Any, place: Any) -> bool:
+def _is_n_step(policy: Any, row: Any, place: Place) -> bool:
     """Returns whether a row's return and next observation are those of some steps from a place."""
-    episode, t, seen, _ = place
+    _, episode, t, seen, _ = place
     total, gamma = 0.0, policy.discount_factor
     for m in range(1, policy.nstep + 1):
         if t + m > len(episode):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,8 +128,12 @@ def paid(action: Any) -> float:
 
 
 _NUMBERS = ("key", "step", "action", "over")
-RECORD = np.dtype([*((name, "<i8") for name in _NUMBERS), ("reward", "<f8"), ("at", "<f8")])
-"""A line of a journal: a step; `over` is 1 where the episode terminated, 2 where it was cut."""
+RECORD = np.dtype([
+    *((name, "<i8") for name in _NUMBERS), ("reward", "<f8"), ("at", "<f8"),
+    ("acts", "?", (6,)), ("rewards", "<f8", (6,)),
+])  # fmt: skip
+"""A line of a journal: a step; `over` is 1 where the episode terminated, 2 where it was cut; of
+several players `acts` says who acted, `rewards` what each got."""
 
 
 class Plot:
@@ -154,14 +158,22 @@ class Plot:
         self._trail = digest(told, self._trail, floats=False)
         self.rng = np.random.default_rng([self.key, self.step, self._trail])
 
-    def note(self, told: Any, reward: float, over: int) -> None:
+    def note(
+        self,
+        told: Any,
+        reward: float,
+        over: int,
+        acts: Sequence[bool] = (),
+        rewards: Sequence[float] = (),
+    ) -> None:
         """Write a step to the journal of this process."""
         if not self._journal:
             return
         path = Path(self._journal, str(os.getpid()))
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab", buffering=0) as file:
-            line = (self.key, self.step, digest(told), over, reward, time.time())
+            of_each = ([*row, *[0] * (6 - len(row))] for row in (acts, rewards))
+            line = (self.key, self.step, digest(told), over, reward, time.time(), *of_each)
             file.write(np.array(line, RECORD).tobytes())
 
     @property
@@ -389,8 +401,17 @@ class OddTeam:
         seen = {name: self._seen(name) for name in here}
         rewards = {name: float(rng.normal()) + paid(actions.get(name, ())) for name in here}
         mean = sum(rewards.values()) / len(self.possible_agents)
-        self._plot.note(actions, mean, 0 if self.agents else 1)
+        self._note(actions, mean, actions, rewards)
         return seen, rewards, terminated, truncated, self._infos(here)
+
+    def _note(self, told: Any, reward: float, acts: Any, rewards: Mapping[str, float]) -> None:
+        of_each = zip(
+            *((n in acts, rewards.get(n, 0.0)) for n in self.possible_agents), strict=True
+        )
+        self._plot.note(told, reward, not self._lives(), *of_each)
+
+    def _lives(self) -> list[str]:
+        return self.agents
 
     def close(self) -> None:
         """Nothing is open."""
@@ -446,8 +467,11 @@ class OddTurns(OddTeam):
             ends.update(dict.fromkeys(self.agents, True))
         elif self._leaves and self._plot.rng.random() < 0.15:
             self.terminations[self.agents[int(self._plot.rng.integers(len(self.agents)))]] = True
-        self._plot.note(action, self.rewards[name], int(self._plot.step >= self._end))
+        self._note(action, self.rewards[name], (name,), self.rewards)
         return self._choose()
+
+    def _lives(self) -> list[str]:
+        return [n for n in self.agents if not (self.terminations[n] or self.truncations[n])]
 
     def render(self) -> Any:
         """A picture."""
