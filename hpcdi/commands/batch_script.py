@@ -161,7 +161,7 @@ slurm() (
             *) unset "$name" ;;
         esac
     done
-    exec "$@"
+    exec timeout 100 "$@"  # one that hangs holds no start, and no requeue
 )
 # This job alone: an array's last task has the number of the whole array as SLURM_JOB_ID, and a job
 # that was submitted within an array has the variables of that one.
@@ -275,14 +275,19 @@ if [[ $state == RUNNING* ]]; then  # it may not be requeued: another job like it
     gpus=--gpus-per-node=
     if grep -q '^#SBATCH.*--gres[= ]' "$0"; then gpus=--gres=gpu:; fi  # Slurm adds the two up
     # options of a command line are of all components of a heterogeneous job, so it has its script's
-    # and memory by GPU is asked for in no other way
+    # and memory by GPU is asked for in no other way. It says 1.50G, and takes it from nobody
     mapfile -t like_it < <(slurm scontrol show job --oneliner "$JOB" |
         sed -n '1{/ HetJobOffset=/d;/ MemPerTres=/s/ MinMemory[^ ]*//;p}' | tr ' ' '\\n' |
+        LC_ALL=C awk -F'[=GT]' '!/^MinMemory.*\\.[0-9]+[GT]$/ { print; next }
+            { printf "%s=%.0fM\\n", $1, $2 * 1024 * (/T$/ ? 1024 : 1) }' |
         sed -nE -e '/=(\\(null\\)|N\\/A|0)$/d' -e 's/^Partition=/--partition=/p' \\
             -e 's/^Account=/--account=/p' -e 's/^QOS=/--qos=/p' -e 's/^TimeLimit=/--time=/p' \\
             -e 's/^NumNodes=/--nodes=/p' -e 's/^NumTasks=/--ntasks=/p' \\
             -e 's/^NtasksPerN:B:S:C=([1-9][0-9]*):.*/--ntasks-per-node=\\1/p' \\
             -e 's,^CPUs/Task=,--cpus-per-task=,p' -e 's/^Features=/--constraint=/p' \\
+            -e 's/^OverSubscribe=YES$/--oversubscribe/p' \\
+            -e 's/^OverSubscribe=NO$/--exclusive/p' \\
+            -e 's/^OverSubscribe=(USER|MCS)$/--exclusive=\\L\\1/p' \\
             -e 's/^MinMemoryNode=([0-9]+[KMGT])$/--mem=\\1/p' \\
             -e 's/^MinMemoryCPU=([0-9]+[KMGT])$/--mem-per-cpu=\\1/p' \\
             -e 's,^MemPerTres=gres[:/]gpu:,--mem-per-gpu=,p' \\

@@ -141,7 +141,8 @@ STAND_INS = {  # of Slurm's commands: what they are asked goes to $ASKED
     "sbatch": """\
         ${REFUSES:-:}
         env | grep -E '^(SLURM|SBATCH|HPCDI)_' | sort >> $ASKED; echo Welcome!; echo 99""",
-    "squeue": "[ -z $SLURM_TIME_FORMAT ] && date -d '2 hours' +%FT%T || echo 12:00",
+    "squeue": """[ "$HANGS" != squeue ] || tail -f /dev/null
+        [ -z "$SLURM_TIME_FORMAT" ] && date -d "2 hours" +%FT%T || echo 12:00""",
     "srun": """\
         eval "${STARTS:-}"
         env | grep -E '^SLURM_(ARRAY|JOB_END)' >> $ASKED
@@ -149,6 +150,7 @@ STAND_INS = {  # of Slurm's commands: what they are asked goes to $ASKED
         [ -z "$CODE" ] || exit "$CODE"
         while [ $# -gt 0 ]; do [ "$1" != --run-dir ] || run=$2; shift; done
         printf '{\\n  "exit_code": 85\\n}\\n' > "$run/run.json"; exit 85""",
+    "timeout": '[ "$2" != "$HANGS" ] || set -- 0.1 "${@:2}"; exec /usr/bin/timeout "$@"',
     # so Slurm ends a script that it requeues
     "sleep": '[ "$1" = 60 ] && kill -TERM "$PPID" $$; true',
 }
@@ -216,7 +218,11 @@ def test_a_task_that_may_not_be_requeued_is_followed_by_itself_alone(
     [
         ("MinMemoryNode=500M Features=a|[b*2&c]", "--mem=500M --constraint=a|[b*2&c]"),
         ("MinMemoryCPU=3G Features=(null) TresPerJob=gres:gpu:4", "--mem-per-cpu=3G --gpus=4"),
-        ("MinMemoryNode=1.50G TresPerNode=gres:gpu:a100:2", "--gpus-per-node=a100:2"),
+        ("MinMemoryNode=1.50G TresPerNode=gres:gpu:a100:2", "--mem=1536M --gpus-per-node=a100:2"),
+        ("MinMemoryCPU=1.25T OverSubscribe=OK", "--mem-per-cpu=1310720M"),
+        ("OverSubscribe=NO MinMemoryNode=2500M", "--exclusive --mem=2500M"),
+        ("OverSubscribe=USER", "--exclusive=user"),
+        ("OverSubscribe=YES", "--oversubscribe"),
         ("MinMemoryNode=0 TresPerNode=gres/gpu:0", "--gpus-per-node=0"),
         ("MinMemoryCPU=1G MemPerTres=gres:gpu:100", "--mem-per-gpu=100"),
         ("TresPerNode=gres:gpu:2,gres:shard:1", ""),
@@ -324,6 +330,13 @@ def test_slurm_is_asked_until_it_answers(tmp_path: Path) -> None:
     assert said == [
         "show", "show", "5", "show", "5", "show", "requeue", "5", "show", "requeue", "60"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("script", _BODIES, ids=lambda path: path.name)
+def test_commands_of_slurm_that_hang_hold_no_job(script: Path, tmp_path: Path) -> None:
+    asked = asked_by(script, tmp_path, **TASK, MAY="1", HANGS="squeue")
+    assert [line for line in asked if line.startswith("squeue")]
+    assert "scontrol requeue 90_2" in asked
 
 
 def test_a_slurm_that_never_answers_is_named(tmp_path: Path) -> None:
