@@ -47,10 +47,10 @@ class LogLine:
         stamp = _stamp(self.time)
         level = "" if self.level == logging.INFO else f"{self.entry.get('level', 'WARNING')} "
         more = {name: value for name, value in self.entry.items() if name not in _KNOWN}
-        table = more.pop("table", [])
+        table, detail = more.pop("table", []), str(more.pop("detail", ""))
         fields = f"  {_short(_plain(more)[1:-1])}" if more else ""
         below = [*map(str, table if isinstance(table, list) else [table])]
-        below += str(self.traceback).splitlines()
+        below += [*detail.splitlines(), *str(self.traceback).splitlines()]
         who = f"rank {self.rank} {self.entry.get('role', '')}"
         millis = f"{self.time % 1:.3f}"[1:]
         said = f"{who:18} {level}{self.entry.get('message', '')}{fields}"

@@ -123,10 +123,13 @@ def programs_of(config: ExperimentConfig, ranks: int, own: Sequence[str]) -> lis
     program = Program.of(env).prepare()
     starts = [(range(by_rank.own), [sys.executable, *own])]
     for group in by_rank.groups:
-        variables = {**group.variables(), **program.variables, ENV_INDEX: str(group.environment)}
+        of_each = (list(program.command), program.variables)
+        command, given = make_numbered(partial(numbered, of_each), group.environment)
+        variables = {**group.variables(), **given, ENV_INDEX: group.environment}
         settings = [f"{name}={value}" for name, value in variables.items()]
-        command = make_numbered(partial(numbered, list(program.command)), group.environment)
-        starts.append((range(group.ranks[0], group.ranks[-1] + 1), ["env", *settings, *command]))
+        starts.append(
+            (range(group.ranks[0], group.ranks[-1] + 1), ["env", *settings, *map(str, command)])
+        )
     contexts = [f"-n {len(of)} {shlex.join(words)}" for of, words in starts]
     return [
         f"# srun -n {ranks} --multi-prog FILE, where FILE has these lines; or:",
@@ -137,7 +140,7 @@ def programs_of(config: ExperimentConfig, ranks: int, own: Sequence[str]) -> lis
 
 def _needs_hpcdi(env: MpiEnvConfig) -> bool:
     """Whether what hpcdi does before a program begins is needed."""
-    has_folder = any("{folder}" in word for word in env.arguments)
+    has_folder = any("{folder}" in str(word) for word in (*env.arguments, *env.variables.values()))
     return env.is_class or bool(env.coupling) or bool(env.gpus_per_rank) or has_folder
 
 

@@ -11,8 +11,11 @@ from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
 from hpcdi.utils.registry import ENV_MANAGER_REGISTRY
 
-SOURCES = (".c", ".cpp", ".cc", ".cxx", ".f90", ".F90", ".f", ".F")
-"""Ends of the names of sources, which are compiled."""
+_FORTRAN_ENDS = (".f", ".for", ".ftn", ".f90", ".f95", ".f03", ".f08")
+FORTRAN = (*_FORTRAN_ENDS, *(end.upper() for end in _FORTRAN_ENDS))
+CPP = (".cpp", ".cc", ".cxx", ".cp", ".c++", ".C", ".CPP")
+SOURCES = (".c", *CPP, *FORTRAN)
+"""Ends of the names of sources, which are compiled: those that the compilers know."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,13 @@ class SolverSpaceConfig:
         """Numbers in one value."""
         return len(self.choices) or self.size
 
+    def problems(self) -> Iterator[Problem]:
+        """Refuses spaces that are empty."""
+        if min(self.choices, default=1) < 1:
+            yield Problem("choices", f"each must be at least 1, not {min(self.choices)}")
+        if self.low > self.high:
+            yield Problem("low", f"is {self.low:g}, which is above high: {self.high:g}")
+
 
 @dataclass(frozen=True)
 class MpiEnvConfig(NamedEnvConfig):
@@ -68,12 +78,12 @@ class MpiEnvConfig(NamedEnvConfig):
         minimum=1,
     )
     ranks: int = setting(1, "MPI ranks of each environment", minimum=1)
-    arguments: tuple[str, ...] = setting(
+    arguments: tuple[str | int | float, ...] = setting(
         (), "of the program; {index} and {folder} in them are the environment's number and folder"
     )
     flags: tuple[str, ...] = setting((), "for the compiler, where env_id is a source")
     variables: dict[str, str | int | float] = setting(
-        {}, "added to the environment of the program's processes"
+        {}, "added to the environment of the program's processes; {index}, {folder} as in arguments"
     )
     observation: SolverSpaceConfig = section(SolverSpaceConfig, "of a program: what it sends")
     action: SolverSpaceConfig = section(SolverSpaceConfig, "of a program: what it gets")

@@ -81,6 +81,7 @@ def test_a_class_is_trained_on_groups_of_ranks_and_survives_a_death(
 def test_compiled_groups_answer_and_every_kind_of_death_is_seen(tmp_path: Path) -> None:
     """Six groups in one job, each with an end of its own; the seventh is not disturbed."""
     kinds = ["abort", "fault", "exit", "error", "nan", "hang"]
+    says = {"abort": "calls MPI_Abort with code 3", "exit": "exits without", "error": "MPI fails"}
     programs = [{"command": [COUNTER, "3", how, "1"], "ranks": 2} for how in kinds]
     programs += [{"command": [COUNTER], "ranks": 2}] * 2
     programs += [{"command": [COUNTER], "ranks": 2, "spare": True}]
@@ -99,7 +100,8 @@ def test_compiled_groups_answer_and_every_kind_of_death_is_seen(tmp_path: Path) 
         elif kind == "hang":
             assert cause == "a step took longer than 3 s"
         else:
-            assert "has died" in cause
+            assert cause.startswith(f"rank {2 + 2 * number} has died")  # and not its neighbour
+            assert says.get(kind, "") in cause
             assert seconds < 3.0
             assert f"it goes wrong: {kind}" in words
     assert "rank 13 has died" in failures[6][0]
@@ -222,6 +224,35 @@ def test_the_solver_in_fortran_computes_what_the_one_in_c_does() -> None:
         sums.append(float(total))
     assert sums[0] < -10
     assert sums[1] == pytest.approx(sums[0], rel=1e-6)
+
+
+ACTIONS = """
+program actions
+    use hpcdi
+    integer :: comm, order
+    double precision :: longer(2) = 7, shorter(0)
+    call hpcdi_init(1, 1, comm)
+    order = hpcdi_recv_action(longer)
+    call hpcdi_send_observation(longer(:1), 0d0, .false., .false.)
+    order = hpcdi_recv_action(longer)
+    print '(2f4.1)', longer
+    order = hpcdi_recv_action(shorter)
+end program
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_fortran")
+def test_an_array_of_fortran_may_be_longer_than_an_action_but_not_shorter(tmp_path: Path) -> None:
+    (tmp_path / "actions.f08").write_text(ACTIONS)
+    program = build.compiled([tmp_path / "actions.f08"])
+    done = subprocess.run(
+        [*mpirun_command(1), str(program)], env=rank_environment(dict(os.environ)),
+        capture_output=True, text=True, timeout=stretched(), check=False,
+    )  # fmt: skip
+    assert " 0.0 7.0" in done.stdout
+    said = "is given an array of 0 numbers, and hpcdi_init was told of 1 actions"
+    assert said in done.stderr
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from unittest.mock import Mock
 
 import numpy as np
@@ -107,6 +107,46 @@ def test_a_coupled_program_that_has_ended_is_not_waited_for(
         comm.Probe()
     MPI.Request.Waitall(sent)
     group._answering.cancel()
+
+
+@pytest.mark.parametrize("make", ["whole", "Dup", "Split"])
+def test_a_class_s_messages_of_every_form_arrive_and_end_in_time(make: str) -> None:
+    """Small letters, and a communicator that the class has made, waited for ever."""
+    whole = CoupledComm(MPI.COMM_SELF.Dup())
+    comm = whole if make == "whole" else getattr(whole, make)()
+    status, got = MPI.Status(), np.empty(3)
+    comm.Sendrecv(np.arange(3.0), 0, 4, got, 0, 4)
+    assert got.tolist() == [0.0, 1.0, 2.0]
+    large = {"field": list(range(100_000))}
+    assert comm.sendrecv(large, 0, 5, None, 0, 5, status) == large
+    assert status.Get_tag() == 5
+    sent = comm.isend("a", 0, 6)
+    assert comm.probe(0, 6)
+    assert comm.recv(source=MPI.ANY_SOURCE) == "a"
+    sent.wait()
+    waits: list[Callable[[], object]] = [
+        comm.recv, comm.probe, comm.mprobe, comm.Mprobe,
+        lambda: comm.Recv(got, 0, 7), lambda: comm.ssend(1, 0, 8), lambda: comm.Ssend(got, 0, 9),
+        lambda: comm.sendrecv(1, 0, 8, None, 0, 10), lambda: comm.Sendrecv(got, 0, 9, got, 0, 11),
+    ]  # fmt: skip
+    for wait in waits:
+        whole.deadline = time.monotonic() + 0.02
+        with pytest.raises(SolverLost, match="did not answer in time"):
+            wait()
+
+
+def test_messages_of_every_copy_and_part_end_in_time() -> None:
+    whole = CoupledComm(MPI.COMM_SELF.Dup())
+    whole.deadline = time.monotonic()
+    group, alike = whole.Get_group(), MPI.COMM_TYPE_SHARED
+    for part in (
+        whole.Dup(), whole.Dup_with_info(MPI.INFO_NULL), whole.Clone(), whole.Split(),
+        whole.Split_type(alike), whole.Create(group), whole.Create_group(group),
+        whole.Split().Create(group),
+    ):  # fmt: skip
+        assert isinstance(part, CoupledComm)
+        with pytest.raises(SolverLost, match="did not answer in time"):
+            part.recv()
 
 
 def test_a_group_is_given_up_for_a_reason_of_any_length_and_lines() -> None:

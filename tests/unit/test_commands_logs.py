@@ -70,6 +70,10 @@ def test_a_line_for_people() -> None:
     )
     (raised,) = parse(1, [record(1.0, "oh", traceback="Traceback:\n  ValueError: 1").encode()])
     assert str(raised).endswith("rank 1 learner     oh\n    Traceback:\n      ValueError: 1")
+    printed = [f"rank0000{rank}.log:\n    {99 * 'x'}" for rank in range(4)]
+    detail = "\n".join(printed).replace("\n    ", "\n")
+    (failed,) = parse(1, [record(1.0, "it failed", detail=detail, env_id=3).encode()])
+    assert str(failed).endswith("\n    ".join(["it failed  env_id 3", *printed]))
     (table,) = parse(1, [record(1.0, "ranks", table=["  rank  role", "     0  x"], n=1).encode()])
     assert str(table).endswith("rank 1 learner     ranks  n 1\n      rank  role\n         0  x")
 

@@ -30,6 +30,7 @@ from hpcdi.comm.solver_protocol import (
     room_for,
     unpack,
 )
+from hpcdi.commands.plan import programs_of
 from hpcdi.config.compat import parse
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.fields import replaced
@@ -251,6 +252,14 @@ def test_the_first_rank_of_solvers_on_a_host_says_why_they_refuse(
     assert (time.monotonic() - began >= 0.1) is waits
 
 
+def test_spaces_that_are_empty_are_refused() -> None:
+    program = {"type": "mpi", "env_id": "a.out", "observation": {"size": 1, "low": 1, "high": 0}}
+    with pytest.raises(ConfigError) as error:
+        parse_env({**program, "action": {"choices": [3, 0]}})
+    assert "observation.low: is 1, which is above high: 0" in str(error.value)
+    assert "action.choices: each must be at least 1, not 0" in str(error.value)
+
+
 def test_settings_that_contradict_each_other_are_refused() -> None:
     assert "evaluations share" in problems(evaluator_env_num=2)
     assert "must be 'mpi'" in problems(manager={"type": "subprocess"})
@@ -264,6 +273,34 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
 def test_commands_of_one_process_are_refused() -> None:
     with pytest.raises(ConfigError, match="has ranks of its own: `hpcdi train` runs it"):
         MpiEnv.make_single(parse_env(PROGRAM))
+
+
+BECOMES = """
+import sys
+from pathlib import Path
+from hpcdi.comm.solver_protocol import SolverPlace
+from hpcdi.env.mpi.launch import Program, become_solver
+program = Program(("env",), variables={"CASE": "{folder}/case{index}", "PORT": "{index + 5000}"})
+become_solver(SolverPlace(3, (5, 6)), program, Path(sys.argv[1]), 6)
+"""
+
+
+def test_variables_of_a_program_have_its_number_and_folder(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", BECOMES, tmp_path], check=True)
+    printed = log_path(tmp_path, 1).read_text().splitlines()
+    assert {f"CASE={tmp_path}/case3", "PORT=5003"} <= set(printed)
+
+
+def test_programs_that_are_started_each_as_itself_have_numbers_too() -> None:
+    program = {
+        "env_id": "env", "arguments": ["-n", 3, "{index}"], "variables": {"CASE": "case{index}"},
+    }  # fmt: skip
+    config = compile_config({"env": PROGRAM | program}).config
+    *_, last = programs_of(config, default_ranks(config), ["-m", "hpcdi"])
+    number = re.search("HPCDI_SOLVER_ENVIRONMENT=([0-9]+) ", last)
+    assert number is not None
+    assert f" CASE=case{number[1]} " in last
+    assert last.endswith(f" env -n 3 {number[1]}")
 
 
 def test_a_source_is_found_beside_the_configuration(tmp_path: Path) -> None:
@@ -578,6 +615,24 @@ def test_episodes_of_solvers_are_those_of_other_environments() -> None:
             assert not resets.any()
 
 
+class AfterGroup(FakeGroup):
+    """Answers when another one has been told to reset."""
+
+    other = FakeGroup()
+
+    def has_news(self) -> bool:
+        return self.other.is_busy
+
+
+def test_solvers_begin_their_episodes_at_the_same_time() -> None:
+    """One after the other, a slow reset was one of each, and a death in it took the next along."""
+    first, second = AfterGroup(), FakeGroup()
+    first.other = second
+    with manager(solver(first, start_s=1.0, reset_s=2.0), solver(second)) as envs:
+        assert not first.given_up
+        assert envs.step({"action": ACTION}).live.all()
+
+
 class CutGroup(FakeGroup):
     """Its episodes end after so many steps; it notes their seeds, and may answer too few numbers.
 
@@ -783,9 +838,11 @@ def test_a_coupling_that_raises_is_no_death(death: str) -> None:
     assert isinstance(failure.value, RanksLost) == bool(death)
 
 
-def test_a_failure_says_why_a_rank_has_ended_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("said", [LAST_LINE, "hpcdi: rank 1 of environment 0 (process 12): "])
+def test_a_failure_says_why_a_rank_has_ended_itself(tmp_path: Path, said: str) -> None:
+    """Also one of a program, whose end another job may not have."""
     (tmp_path / "rank00000.log").write_text("episode 1\n")
-    (tmp_path / "rank00001.log").write_text(f"episode 1\n{LAST_LINE}ValueError: no mesh\n")
+    (tmp_path / "rank00001.log").write_text(f"episode 1\n{said}ValueError: no mesh\n")
     (tmp_path / "rank00002.log").write_text(f"{LAST_LINE}hpcdi gives this group up\n")
     dying = solver(FakeGroup(), folder=tmp_path)
     dying.group.is_dead, dying.group.dead = True, (1,)
@@ -793,8 +850,10 @@ def test_a_failure_says_why_a_rank_has_ended_itself(tmp_path: Path) -> None:
     why = "rank 7 has died; a log ends with ValueError: no mesh"
     with pytest.raises(EnvFailure, match=f"^{why}$"):
         dying.answer()
-    with pytest.raises(EnvFailure, match=rf"its ranks are lost \({why}\), and there are no spare"):
+    lost = rf"its ranks are lost \({why}\), and there are no spare"
+    with pytest.raises(EnvFailure, match=lost) as failure:
         dying.begin()
+    assert isinstance(failure.value, RanksLost) == (said != LAST_LINE)
 
 
 def test_a_wrong_value_that_ends_a_rank_ends_the_run_at_once(tmp_path: Path) -> None:
@@ -1087,6 +1146,32 @@ def test_infos_of_c_have_points_and_room_and_a_fork_may_exit(tmp_path: Path) -> 
     assert done.stdout == "two lines=0.5\n0 1 1\n"
     assert done.stderr.count("has no room for a station far away in one observation") == 1
     assert done.returncode == 7
+
+
+TWICE = """
+#include "hpcdi.h"
+
+int main(void)
+{
+    MPI_Comm comm;
+    hpcdi_init(1, 1, &comm);
+    hpcdi_init(1, 1, &comm);
+    return 0;
+}
+"""
+
+
+@needs_compiler
+def test_a_program_that_joins_twice_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below hpcdi it would wait for a second word that it is needed."""
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "cache"))
+    (tmp_path / "twice.c").write_text(TWICE)
+    program = build.compiled([tmp_path / "twice.c"])
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert "hpcdi_init is called again" in done.stderr
 
 
 WAITS = r"""

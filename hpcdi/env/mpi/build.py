@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from hpcdi.config.mpi_env import CPP, FORTRAN
 from hpcdi.env.mpi import preload
 from hpcdi.errors import LaunchError
 from hpcdi.utils.disk import user_cache
@@ -28,8 +29,6 @@ NATIVE = Path(__file__).parent / "native"
 COMPILER_VARIABLE = "HPCDI_MPICC"
 CACHE_VARIABLE = "HPCDI_CACHE"
 _LIBRARY_VARIABLE = "MPI4PY_LIBMPI"  # of mpi4py: the MPI library is not the wheel's
-_FORTRAN = (".f90", ".F90", ".f", ".F")
-_CPP = (".cpp", ".cc", ".cxx")
 _HEADER = "#include <mpi.h>\n#if __has_include(<mpi-ext.h>)\n#include <mpi-ext.h>\n#endif\n"
 
 
@@ -101,7 +100,7 @@ def compiled(
     compiler = compiler or mpicc()
     suffix = sources[-1].suffix
     own = [NATIVE / "hpcdi.c", NATIVE / "hpcdi.h", NATIVE / "hpcdi_solver.h"]
-    if suffix in _FORTRAN:
+    if suffix in FORTRAN:
         own.append(NATIVE / "hpcdi.f90")
     linker = _beside(compiler, suffix)
 
@@ -111,7 +110,7 @@ def compiled(
             str(compiler), *common, "-c", str(NATIVE / "hpcdi.c"), "-o", str(folder / "hpcdi.o")
         ])  # fmt: skip
         modules = []
-        if suffix in _FORTRAN:
+        if suffix in FORTRAN:
             common.append(f"-J{folder}")
             modules.append(str(NATIVE / "hpcdi.f90"))
         _run([
@@ -151,9 +150,9 @@ def _libraries_of(flags: Sequence[str]) -> list[Path]:
 
 def _beside(compiler: Path, suffix: str) -> Path:
     """Returns the compiler of another language, of the same MPI library."""
-    if suffix in _FORTRAN:
+    if suffix in FORTRAN:
         names, what = ("mpif90", "mpifort"), "Fortran"
-    elif suffix in _CPP:
+    elif suffix in CPP:
         names, what = ("mpicxx", "mpic++"), "C++"
     else:
         return compiler

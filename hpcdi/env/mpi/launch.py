@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 import signal
 import sys
@@ -30,6 +31,8 @@ from hpcdi.utils.disk import open_to_append
 _LAST_LINES, _LAST_BYTES = 20, 4096
 _ANEW = "hpcdi: --------- the run goes on, and this rank begins ---------\n"
 """Stands in a rank's log between what it printed before a run was resumed and after."""
+_PROGRAMS_LAST_LINE = re.compile(r"hpcdi: rank \d+ of environment \d+ \(process \d+\): (.*)")
+"""What ``hpcdi.c`` prints last."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Program:
         python: ``module:Class``, instead; see `python_solver`.
         kwargs: of the class; ``{index}`` and ``{folder}`` in texts, too.
         flags: for the compiler.
-        variables: added to the environment of its processes.
+        variables: added to the environment of its processes; ``{index}`` and ``{folder}``, too.
         is_unmodified: it knows nothing of hpcdi: a library gives it a world of its own.
         has_collector: that world has the collector, as its rank 0, for a program that couples
             itself to a controller by MPI.
@@ -64,7 +67,7 @@ class Program:
             return cls(python=cfg.env_id, kwargs=cfg.kwargs, variables=variables)
         is_coupled = bool(cfg.coupling)
         return cls(
-            (cfg.env_id, *cfg.arguments), flags=cfg.flags, variables=variables,
+            (cfg.env_id, *map(str, cfg.arguments)), flags=cfg.flags, variables=variables,
             is_unmodified=is_coupled, has_collector=is_coupled,
         )  # fmt: skip
 
@@ -139,10 +142,17 @@ def last_words(logs: Iterable[Path]) -> str:
     return "\n".join(f"{path}:\n{text}" for path, text in words if text)
 
 
-def why_ended(words: str) -> str:
-    """Returns why a rank says that it ends, in logs' last words; "" where none does."""
-    lines = (line for line in reversed(words.splitlines()) if line.startswith(LAST_LINE))
-    return next(lines, "").removeprefix(LAST_LINE)
+def why_ended(words: str) -> tuple[str, bool]:
+    """Returns why a rank says that it ends, in logs' last words; "" where none does.
+
+    And whether it is a class that has raised.
+    """
+    for line in reversed(words.splitlines()):
+        if line.startswith(LAST_LINE):
+            return line.removeprefix(LAST_LINE), True
+        if said := _PROGRAMS_LAST_LINE.match(line):
+            return said[1], False
+    return "", False
 
 
 def _end_of(path: Path) -> str:
@@ -175,8 +185,8 @@ def become_solver(place: SolverPlace, program: Program, folder: Path, rank: int)
     program = program.prepare()
     folder.mkdir(parents=True, exist_ok=True)
     let_idle_threads_spin()
-    os.environ.update({**place.variables(), **program.variables})
     os.environ |= {ENV_INDEX: str(place.environment), ENV_FOLDER: str(folder)}
+    os.environ |= place.variables() | {k: str(numbered(v)) for k, v in program.variables.items()}
     for number in SENT_TO_ALL:  # the collector ends a solver; also what it execs ignores them
         signal.signal(number, signal.SIG_IGN)
     if program.python:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,12 @@ class SolverEnvs(SingleEnvs):
         under_way = {self.workers[env].solver: env for env in self._under_way}
         wanted = len(under_way) if self.wait_num is None else min(self.wait_num, len(under_way))
         return [under_way[solver] for solver in wait(list(under_way), wanted, SOLVERS.bell)]
+
+    def _wait_for(self, commands: Mapping[int, Command]) -> None:
+        """A solver is met, and then told to reset."""
+        resetting = [self.workers[env].solver for env in commands if commands[env][0] == "reset"]
+        if resetting:
+            wait(resetting, len(resetting), SOLVERS.bell)
 
 
 class SolverWorker:

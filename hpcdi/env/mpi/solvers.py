@@ -254,6 +254,8 @@ class Solver:
                 self._go_on()
             except SolverLost as error:
                 self._lose(str(error), error)
+            except EnvValueError as error:  # of a program that does not fit
+                self._failure = EnvFailure.of(error)
             if self.left_s == 0.0 and not self._is_settled():
                 self._hang()
         return self._is_settled()
@@ -353,8 +355,10 @@ class Solver:
 
     def _lose(self, reason: str, error: SolverLost | None = None) -> None:
         self.is_lost, words = True, self._last_words()
-        why = why_ended(self._last_words(self.group.dead))
-        has_raised = isinstance(error, SolverRaised) or bool(why and self.group.dead)
+        why, is_of_class = why_ended(self._last_words(self.group.dead))
+        if not (is_of_class or self.group.dead):  # a program that was given up
+            why = ""
+        has_raised = isinstance(error, SolverRaised) or bool(is_of_class and self.group.dead)
         self._loss = EnvFailure if has_raised else RanksLost
         self._lost_by = f"{reason}; a log ends with {why}" if why else reason
         wrong = _WRONG if why.startswith(_WRONG) else ""

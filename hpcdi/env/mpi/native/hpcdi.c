@@ -35,6 +35,7 @@ enum { ANSWER_TEXT_BYTES = 1 << 20 }; /* of an answer: the numbers of hpcdi_info
 enum { HELLO = 1, GO, RESET, STEP, OBSERVATION, END, BYE, ABANDON, ASSIGN };
 enum { WORLD_TAG = 18500, ASSIGN_TAG, ORDER_TAG = 1, ANSWER_TAG };
 enum { PROBES = 10 }; /* one is one turn of MPI's progress; a message needs several */
+enum { OTHERS_FIRST_NS = 200000000 }; /* for the collector to see the death that MPI fails by */
 
 static const double RUNG_S = 200e-6; /* probes after a bell, which may overtake its message */
 static const double PATIENCE_S = 50e-3; /* then naps grow: this is no pause between two steps */
@@ -143,6 +144,7 @@ static void die_of_mpi(MPI_Comm *comm, int *code, ...)
     char text[MPI_MAX_ERROR_STRING] = "";
     int length;
     (void)comm;
+    nanosleep(&(struct timespec){.tv_nsec = OTHERS_FIRST_NS}, NULL);
     MPI_Error_string(*code, text, &length);
     hpcdi_die("MPI fails: %s", text);
 }
@@ -562,6 +564,9 @@ MPI_Comm hpcdi_pair(void)
 void hpcdi_init(int observations, int actions, MPI_Comm *comm)
 {
     int is_running;
+    if (self.ranks > 0) {
+        hpcdi_die("hpcdi_init is called again");
+    }
     MPI_Initialized(&is_running);
     if (!is_running) {
         MPI_Init(NULL, NULL);
@@ -763,10 +768,19 @@ void hpcdi_finalize(void)
     }
 }
 
-/* For hpcdi.f90: communicators are numbers there. */
+/* For hpcdi.f90: communicators are numbers there, and arrays know their size. */
 void hpcdi_init_fortran(int observations, int actions, int *comm)
 {
     MPI_Comm made;
     hpcdi_init(observations, actions, &made);
     *comm = (int)MPI_Comm_c2f(made);
+}
+
+int hpcdi_recv_action_fortran(double *action, int n)
+{
+    if (n < self.actions) {
+        hpcdi_die("hpcdi_recv_action is given an array of %d numbers, and hpcdi_init was told of "
+                  "%d actions", n, self.actions);
+    }
+    return hpcdi_recv_action(action);
 }

@@ -32,9 +32,10 @@ module hpcdi
             integer(c_int), intent(out) :: comm
         end subroutine
 
-        function c_recv_action(action) bind(C, name="hpcdi_recv_action") result(order)
+        function c_recv_action(action, n) bind(C, name="hpcdi_recv_action_fortran") result(order)
             import :: c_int, c_double
             real(c_double), intent(inout) :: action(*)
+            integer(c_int), value :: n
             integer(c_int) :: order
         end function
 
@@ -104,7 +105,8 @@ contains
         real(c_double), intent(inout) :: action(:)
         integer :: order
         real(c_double) :: held(size(action))
-        order = c_recv_action(held)
+        held = action
+        order = c_recv_action(held, int(size(held), c_int))
         if (order == HPCDI_STEP) action = held
     end function
 
