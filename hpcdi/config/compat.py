@@ -76,7 +76,8 @@ def _wrap(value: object) -> Any:
     if isinstance(value, Mapping) and not isinstance(value, ConfigDict):
         return ConfigDict(value)
     if isinstance(value, list | tuple):
-        return type(value)(_wrap(item) for item in value)
+        items = map(_wrap, value)
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 
 

@@ -200,7 +200,7 @@ def to_tensors(tree: object, *, as_floats: bool = True, path: str = "") -> Any:
     """Copies arrays, nested in mappings, lists and tuples, to torch tensors.
 
     A list or tuple of numbers alone becomes one tensor; another tuple becomes a list, a named one
-    stays a tuple. Texts and None stay.
+    stays a tuple. Texts, truth values and None stay.
 
     Args:
         tree: the arrays, in any memory layout and byte order.
@@ -213,7 +213,7 @@ def to_tensors(tree: object, *, as_floats: bool = True, path: str = "") -> Any:
     """
     if isinstance(tree, np.ndarray):
         return _tensor(tree, as_floats, path)
-    if tree is None or isinstance(tree, str):
+    if tree is None or isinstance(tree, bool | str):
         return tree
     if not as_floats and (type(tree) in _NO_ARRAYS or is_tensor(tree)):  # most values
         return tree

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from hpcdi.env.base import BackendStep, Envs
-from hpcdi.env.contract import Space, numbers_in, pick
+from hpcdi.env.contract import Space, infos_in, numbers_in, pick
 from hpcdi.env.counters import EpisodeCounter
 from hpcdi.env.manager import EnvManager, ResetParam, Turns
 from hpcdi.errors import EnvError, PolicyError
@@ -25,7 +25,7 @@ from hpcdi.policy.exploration import RandomActor
 from hpcdi.types import Array, Columns, Episodes, Step
 from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.nested import column_rows, is_like_tensor, take_rows
-from hpcdi.worker.errors import ReturnError
+from hpcdi.worker.errors import NoReturnError, ReturnError
 
 _ARRAYS = (np.ndarray, np.generic, int)
 _PATIENCE_S = 600.0
@@ -616,8 +616,8 @@ def _other_players(env: int, seats: int, players: int) -> EnvError:
 def _is_abnormal(timestep: Any) -> bool:
     """True if the environment failed in this step: its ``obs`` is the next episode's first one."""
     info = timestep.info
-    infos = [info] if isinstance(info, Mapping) else info  # one for each player
-    return any(one.get("abnormal", False) for one in infos)
+    shared = [info] if isinstance(info, Mapping) else []
+    return any(one.get("abnormal", False) for one in (*shared, *infos_in(info)))
 
 
 def _of_player(values: Any, player: int) -> Any:
@@ -719,7 +719,7 @@ def episode_return(info: Mapping[str, Any], env: int) -> Any:
     try:
         return info["eval_episode_return"]
     except KeyError:
-        raise EnvError(
+        raise NoReturnError(
             f"environment {env} ended an episode without info['eval_episode_return'], the return "
             f"that it is judged by; its info has {sorted(map(str, info))}"
         ) from None
@@ -729,7 +729,8 @@ def infos_of(info: Any, players: int, env: int, *, ended: bool) -> list[dict[str
     """Info of each player; at an episode's end with its own ``eval_episode_return``.
 
     Args:
-        info: a sequence, one a player; or one for all, whose ``eval_episode_return`` is a list.
+        info: one a player, in a sequence or by number; or one for all, whose
+            ``eval_episode_return`` is a list.
         players: how many.
         env: the environment, for messages.
         ended: whether the episode ended.
@@ -737,14 +738,16 @@ def infos_of(info: Any, players: int, env: int, *, ended: bool) -> list[dict[str
     Raises:
         EnvError: it is something else.
     """
-    shared = isinstance(info, Mapping)
-    each: list[dict[str, Any]] = [dict(info)] * players if shared else list(info)
+    each: list[dict[str, Any]] = infos_in(info)
+    shared = isinstance(info, Mapping) and (players == 1 or each[0] is info)
+    if shared:
+        each = [dict(info)] * players
     if not ended:
         return each
     if shared:
         returns = to_arrays(episode_return(info, env))
     else:
-        returns = [episode_return(one, env) for one in info]
+        returns = [episode_return(one, env) for one in each]
     if getattr(returns, "shape", None) == () or not hasattr(returns, "__len__"):
         returns = [returns]
     if len(returns) != players:

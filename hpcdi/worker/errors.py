@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcdi.errors import ConfigError, EnvError, PolicyError, SnapshotError
+from hpcdi.errors import BufferContractError, ConfigError, EnvError, PolicyError, SnapshotError
 
 
 class UnknownAmountError(ConfigError, RuntimeError):
@@ -21,8 +21,18 @@ class NoPolicyError(PolicyError, AssertionError):
     """There is no policy yet, or there are too few for a battle."""
 
 
+class NoModuleError(ConfigError, ModuleNotFoundError):
+    """A module that registers a component cannot be imported."""
+
+
 class NoFileError(SnapshotError, FileNotFoundError):
     """There is no such file of a buffer."""
+
+
+class NoKeyError(BufferContractError, KeyError):
+    """What a buffer is told about its items lacks a key."""
+
+    __str__ = BufferContractError.__str__  # a KeyError shows a text with its quotes
 
 
 class NoDataError(PolicyError, AttributeError):
@@ -35,6 +45,12 @@ class NoEpisodeError(EnvError, IndexError, ValueError):
 
 class ReturnError(EnvError, RuntimeError, ValueError):
     """The return of an episode is not one number."""
+
+
+class NoReturnError(EnvError, KeyError):
+    """An episode has ended without its return."""
+
+    __str__ = EnvError.__str__  # a KeyError shows a text with its quotes
 
 
 class NoFilmError(EnvError, ValueError):

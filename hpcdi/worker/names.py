@@ -134,7 +134,10 @@ class OperatorServer(Absent):
 
 
 class NaiveResourceManager:
-    """Free and assigned workers by kind, "collector" or "learner"; the longest free comes first."""
+    """Free and assigned workers by kind, "collector" or "learner"; the longest free comes first.
+
+    Another kind is an AssertionError.
+    """
 
     def __init__(self) -> None:
         self._free: dict[str, dict[str, Any]] = {"collector": {}, "learner": {}}
@@ -150,19 +153,26 @@ class NaiveResourceManager:
 
     def have_assigned(self, name: str, worker_id: str) -> bool:
         """Returns whether a worker is assigned."""
+        self._check(name)
         return worker_id in self._assigned[name]
 
     def update(self, name: str, worker_id: str, resource_info: Any) -> None:
         """Register a free worker and its resources, or free an assigned one."""
+        self._check(name)
         self._assigned[name].pop(worker_id, None)
         self._free[name][worker_id] = resource_info
 
     def delete(self, name: str, worker_id: str) -> bool:
         """Forget a worker; returns whether it was known."""
+        self._check(name)
         known = worker_id in self._free[name] or worker_id in self._assigned[name]
         self._free[name].pop(worker_id, None)
         self._assigned[name].pop(worker_id, None)
         return known
+
+    def _check(self, name: str) -> None:
+        if name not in self._free:
+            raise AssertionError(f"a worker is one of {sorted(self._free)}, not {name!r}")
 
     def _assign(self, name: str) -> dict[str, Any] | None:
         if not self._free[name]:
@@ -518,8 +528,14 @@ class UsedDataRemover:
         self._remove()
         self._is_on = False
 
-    def add_used_data(self, data: Mapping[str, Any]) -> None:
-        """Remove the file of an item, its ``data_id``."""
+    def add_used_data(self, data: Any) -> None:
+        """Remove the file of an item, its ``data_id``.
+
+        Raises:
+            AssertionError: it has none.
+        """
+        if not isinstance(data, Mapping) or "data_id" not in data:
+            raise AssertionError(f"an item that was used names its file by 'data_id', not {data!r}")
         self._waiting.append(str(data["data_id"]))
         if self._is_on:
             self._remove()

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcdi.config.compat import component_class
-from hpcdi.errors import UnknownTypeError
+from hpcdi.errors import ConfigError, UnknownTypeError
 from hpcdi.utils.registry import Registry
+from hpcdi.worker.errors import NoModuleError
 
 
 class KnownClass(ABCMeta):
@@ -54,7 +55,7 @@ def class_of(registry: Registry, cfg: Any, default: str = "") -> Any:
 
     Raises:
         UnknownTypeError: no class has that type (it is a KeyError).
-        ConfigError: a module is missing.
+        NoModuleError: a module is missing (it is a ModuleNotFoundError).
     """
     if isinstance(cfg, Mapping):
         named = cfg.get("type", cfg.get(f"{registry.kind.replace(' ', '_')}_type", default))
@@ -62,6 +63,8 @@ def class_of(registry: Registry, cfg: Any, default: str = "") -> Any:
         cfg = {"type": named, "import_names": modules}
     try:
         return component_class(registry, cfg)
+    except ConfigError as error:
+        raise NoModuleError(error.problems, error.source) from error
     except UnknownTypeError:
         theirs = getattr(sys.modules.get("ding.utils"), _DI_ENGINES[registry.kind], {})
         name = cfg["type"] if isinstance(cfg, Mapping) else cfg.type

@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -51,6 +51,19 @@ def test_keys_are_attributes_at_every_depth(config: ConfigDict) -> None:
     assert config.b.c.d == config["b"]["c"]["d"] == 2
     assert config.e[0].f == 3
     assert config.g[0].h == 4
+
+
+class Size(NamedTuple):
+    """A setting of two parts."""
+
+    of: Any
+    times: int
+
+
+def test_a_named_tuple_stays_one() -> None:
+    config = ConfigDict(size=Size({"a": 1}, 2))
+    assert (config.size.of.a, config.size.times) == (1, 2)
+    assert type(config.size) is type(copy.deepcopy(config).size) is Size
 
 
 def test_setting_either_way_sets_both(config: ConfigDict) -> None:

@@ -1544,6 +1544,7 @@ def _hickle() -> None:
 def _threads() -> None:
     names = ("_start_thread", "_join_thread", "_setup_logger", "_setup_timer")
     assert not any(hasattr(ding.BaseParallelCollector, name) for name in names)
+    assert {"_may_step", "policy_version"} < ding.BaseParallelCollector.__abstractmethods__
 
 
 def _private() -> None:
@@ -1595,12 +1596,17 @@ def _collecting() -> None:
     for reward in (1.0, 2.0):
         monitor.update_reward(0, reward)
     assert monitor.get_episode_return() == [1.0]
+    failing = EvaluatorManager([[(3, 1.0), (3, 0.1)]], failing={0: [2]})
+    with ding.InteractionSerialEvaluator({"n_episode": 1}, failing, DuckPolicy()) as evaluator:
+        assert evaluator.eval()[1]["eval_episode_return"] == [0.1]
+    assert failing.resets == [0]
     sent: list[Any] = []
-    envs, policies = BattleManager([[(2, 1.0)]]), [DuckPolicy(10), DuckPolicy(11)]
-    evaluator = ding.BattleInteractionSerialEvaluator({"n_episode": 1}, envs, policies)
+    envs, policies = BattleManager([[(1, 1.0)] * 9, [(9, 2.0)]]), [*map(DuckPolicy, (10, 11))]
+    battle = ding.BattleInteractionSerialEvaluator({"n_episode": 2}, envs, policies)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(group, "broadcast_object", sent.append)
-        evaluator.eval()
+        _, infos = battle.eval()
+    assert [len(of_player) for of_player in infos] == [2, 2], "many more were played"
     assert len(sent) == 1, "to the other ranks"
 
 
@@ -1681,7 +1687,8 @@ DIFFERENCES: dict[str, Callable[[], None]] = {
     "as dicts": _checkpoints,
     "Private attributes are others, but those that subclasses in dizoo use, a learner's hooks and "
     "what a buffer's `state_dict` says": _private,
-    "A parallel collector has no thread, timer and logger of its own": _threads,
+    "A parallel collector has no thread, timer and logger of its own; one of a user's own steps "
+    "columns": _threads,
     "Nothing listens at `host` and `port`; `CommCoordinator` and `OperatorServer` cannot be "
     "made": _addresses,
     "A class of the base classes `BaseCommLearner` and `BaseCommCollector` is no rank; "
@@ -1689,8 +1696,9 @@ DIFFERENCES: dict[str, Callable[[], None]] = {
     "`groups`, too; its methods are called with messages for dicts": _base_classes,
     "A collector's `reset_env` drops unfinished trajectories, and what its policy remembers of "
     "them; `collect` marks samples that have no `collect_iter`, and reports the first episode that "
-    "ends; `VectorEvalMonitor` keeps the first episodes of a quota, not the latest; a battle's "
-    "evaluation is collective: rank 0 plays": (_collecting),
+    "ends; `VectorEvalMonitor` keeps the first episodes of a quota, not the latest; an evaluation "
+    "resets an environment that says `abnormal`, and leaves numbers in infos as they are; a "
+    "battle's returns the infos of its quota alone, and is collective: rank 0 plays": (_collecting),
     "Components write no log files of their own; a learner and an evaluator make a `tb_logger` "
     "when it is first asked for": _log_files,
     "Environments in child processes are made by functions that pickle takes": _lambda,

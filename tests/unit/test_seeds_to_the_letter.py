@@ -12,9 +12,13 @@ import pytest
 import torch
 
 import hpcdi.worker as ding
-from fakes.serial_parts import Actor, Manager
+from fakes.evaluator_parts import BattleManager, DuckPolicy
+from fakes.serial_parts import Actor, Battle, Manager
 from hpcdi.config.compat import ConfigDict as EasyDict
 from hpcdi.errors import ConfigError
+from hpcdi.worker.coordinator.resource_manager import NaiveResourceManager
+from hpcdi.worker.dict_envs import infos_of
+from hpcdi.worker.replay_buffer.utils import UsedDataRemover
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -163,3 +167,105 @@ def test_a_return_of_two_elements_is_an_error_of_torch_and_of_numpy(stated: Any)
             ding.SampleSerialCollector({}, Envs([1]), Actor().mode).collect(2)
         with pytest.raises(kind, match="must be one number"):
             ding.VectorEvalMonitor(1, 1).update_reward(0, stated)
+
+
+@pytest.mark.parametrize("kind", ["sample_1v1", "episode_1v1"])
+def test_infos_of_players_may_go_by_number_where_collectors_battle(kind: str) -> None:
+    """DI-engine asks for ``info[player]``: of a list, or of a dict."""
+
+    class ByNumber(Battle):
+        def info(self, env: int, done: bool) -> Any:
+            return {"step": self.at[env], **dict(enumerate(super().info(env, done)))}
+
+    got = []
+    for envs in (Battle([2, 3]), ByNumber([2, 3])):
+        modes = [Actor(player).mode for player in range(2)]
+        collector = ding.create_serial_collector({"type": kind}, env=envs, policy=modes)
+        got.append(collector.collect(4)[1])
+    assert got[0] == got[1]
+    assert [len(infos) for infos in got[0]] == ([1, 1] if kind == "sample_1v1" else [4, 4])
+
+
+def test_infos_of_players_may_go_by_number_where_they_are_evaluated() -> None:
+    class ByNumber(BattleManager):
+        def step(self, actions: Any) -> Any:
+            steps = super().step(actions)
+            by_number = {k: [{}, s.info] if s.info == {"abnormal": True} else s.info
+                         for k, s in steps.items()}  # fmt: skip
+            return {k: s._replace(info=dict(enumerate(by_number[k]))) for k, s in steps.items()}
+
+    got = []
+    for kind in (BattleManager, ByNumber):
+        envs, policies = (
+            kind([[(3, 1.0), (3, 2.0)]], failing={0: [2]}),
+            [*map(DuckPolicy, (10, 11))],
+        )
+        got.append(ding.BattleInteractionSerialEvaluator({"n_episode": 1}, envs, policies).eval())
+        assert envs.resets == [0]
+    assert got[0] == got[1]
+
+
+@pytest.mark.parametrize("players", [1, 2])
+def test_numbers_beside_the_return_of_all_are_no_players(players: int) -> None:
+    units: Any = {0: {"health": 1}, 1: {"health": 2}}
+    for each in infos_of(units, 1, 0, ended=False):
+        assert each == units
+    returns = [1.0, -1.0][:players]
+    told = infos_of({**units, "eval_episode_return": returns}, players, 0, ended=True)
+    assert [each["eval_episode_return"] for each in told] == returns
+
+
+def test_all_players_may_be_abnormal_where_infos_go_by_number() -> None:
+    class Fails(BattleManager):
+        def step(self, actions: Any) -> Any:
+            return {
+                k: s._replace(info={0: {}, 1: {}, **s.info} if isinstance(s.info, dict) else s.info)
+                for k, s in super().step(actions).items()
+            }
+
+    envs = Fails([[(3, 1.0), (3, 2.0)]], failing={0: [2]})
+    policies = [*map(DuckPolicy, (10, 11))]
+    ding.BattleInteractionSerialEvaluator({"n_episode": 1}, envs, policies).eval()
+    assert envs.resets == [0]
+
+
+def test_an_episode_without_its_return_is_a_key_error() -> None:
+    class Envs(Manager):
+        def info(self, env: int, done: bool) -> Any:
+            return {}
+
+    with pytest.raises(KeyError) as error:
+        ding.SampleSerialCollector({}, Envs([1]), Actor().mode).collect(2)
+    assert str(error.value).startswith("environment 0 ended"), "as text, not its repr"
+
+
+def test_priorities_without_ids_are_a_key_error() -> None:
+    buffer = advanced()
+    buffer.push(item(0), 0)
+    for info in ({"priority": [1.0]}, {"replay_unique_id": ["buffer_0"]}):
+        with pytest.raises(KeyError, match=r"^buffer\.update: the info has no"):
+            buffer.update(info)
+
+
+@pytest.mark.parametrize("name", ["no_such_module", "no module"])
+def test_a_module_that_is_missing_is_an_import_error(name: str) -> None:
+    for create in (ding.create_buffer, ding.create_learner, ding.create_serial_collector):
+        with pytest.raises(ModuleNotFoundError, match=name) as error:
+            create(EasyDict(type="mine", import_names=[name]))
+        assert isinstance(error.value, ConfigError)
+
+
+def test_what_diengine_asserts_of_workers_and_of_used_files() -> None:
+    manager = NaiveResourceManager()
+    for ask in (manager.have_assigned, manager.delete, lambda *who: manager.update(*who, {})):
+        with pytest.raises(AssertionError, match="not 'actor'"):
+            ask("actor", "0")
+    for data in (None, "a_file", {"priority": 1.0}):
+        with pytest.raises(AssertionError, match="data_id"):
+            UsedDataRemover().add_used_data(data)
+
+
+def test_marks_of_a_sample_come_in_diengines_order() -> None:
+    collector = ding.SampleSerialCollector({}, Manager([4]), Actor(n_sample=4).mode)
+    (sample, *_) = collector.collect(level_seeds=[7])
+    assert [key for key in sample if key in ("seed", "collect_iter")] == ["seed", "collect_iter"]

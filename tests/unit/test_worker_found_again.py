@@ -242,7 +242,7 @@ class Pair(NamedTuple):
 
 def test_trees_become_tensors_in_both_forms() -> None:
     backwards, foreign = np.arange(3.0)[::-1], np.arange(3).astype(">f4")
-    whole = to_tensors({"a": backwards, "b": (1, foreign), "c": [1, 2.5], "d": Pair(True, 2)})
+    whole = to_tensors({"a": backwards, "b": (1, foreign), "c": [1, 2.5], "d": Pair(1, 2)})
     assert whole["a"].tolist() == [2, 1, 0]
     assert [part.tolist() for part in whole["b"]] == [1, [0, 1, 2]]
     assert whole["c"].tolist() == [1, 2.5]
@@ -262,13 +262,15 @@ def test_trees_become_tensors_in_both_forms() -> None:
     assert far["a"].dtype == torch.float32
 
 
-@pytest.mark.parametrize("value", ["go", None])
+@pytest.mark.parametrize("value", ["go", None, True])
 @pytest.mark.parametrize("is_nested", [False, True])
-def test_texts_and_none_stay_beside_tensors(value: Any, is_nested: bool) -> None:
+def test_texts_truths_and_none_stay_beside_tensors(value: Any, is_nested: bool) -> None:
     given = {"seen": np.ones(1), "mission": [{"a": value}] if is_nested else value}
     shown = to_tensors(given)
     assert shown["seen"].dtype == torch.float32
     assert shown["mission"] == given["mission"]
+    told = shown["mission"][0]["a"] if is_nested else shown["mission"]
+    assert type(told) is type(value)
 
 
 @pytest.mark.parametrize("value", [np.array(["a", 1], object), object()])

@@ -256,7 +256,7 @@ class SerialCollector(Closing, ISerialCollector):
         mark = {"collect_iter": train_iter}
         seeds = {} if level_seeds is None else level_seeds
         pairs = seeds.items() if isinstance(seeds, Mapping) else enumerate(seeds)
-        marks = {env: {**mark, "seed": seed} for env, seed in pairs}
+        marks = {env: {"seed": seed, **mark} for env, seed in pairs}
         self._records.mark = lambda env: marks.get(env, mark)
         self._follow_resets(self._loop)
         if isinstance(self._loop.envs, ForeignEnvs):

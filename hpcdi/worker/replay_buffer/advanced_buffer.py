@@ -16,6 +16,7 @@ from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 from hpcdi.worker.dict_envs import to_arrays
 from hpcdi.worker.ding.convert import oldest_kept
+from hpcdi.worker.errors import NoKeyError
 from hpcdi.worker.replay_buffer.base_buffer import RingBuffer, Sample
 from hpcdi.worker.replay_buffer.items import ItemStore, check_dicts, without
 from hpcdi.worker.replay_buffer.ring import ObjectStore, Ring
@@ -160,14 +161,15 @@ class AdvancedReplayBuffer(RingBuffer):
                 and ``priority``, as arrays; or empty, where the policy returned none.
 
         Raises:
-            BufferContractError: it has no ids or no priorities, or see `update_priorities`.
+            NoKeyError: it has no ids or no priorities (a KeyError).
+            BufferContractError: see `update_priorities`.
         """
         if not info:
             return
         named = "replay_unique_id" if "unique_ids" not in info else "unique_ids"
         for key in (named, "priority"):
             if key not in info:
-                raise BufferContractError(
+                raise NoKeyError(
                     f"{self._name}.update: the info has no {key!r}, only {sorted(map(str, info))}; "
                     "hand over a learner's priority_info, or {} where it has no priorities"
                 )
