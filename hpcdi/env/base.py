@@ -18,6 +18,8 @@ from hpcdi.env.arguments import make_numbered
 from hpcdi.errors import ConfigError, EnvValueError
 from hpcdi.types import Array, Columns, Episodes, Step
 
+RETURNS = "returns_of_players"
+"""Method of a team: numbers for the info of an episode that is cut from outside."""
 EnvFn = Callable[..., Any]
 """Makes one environment; called without arguments, or by a schedule's with ``kwargs``."""
 
@@ -405,8 +407,8 @@ class Backend(Protocol):
         """
         ...
 
-    def render(self) -> list[Any]:
-        """Returns a picture of each environment; None where it draws none."""
+    def render(self, live: Array, /) -> list[Any]:
+        """Returns a picture of each environment; None where it draws none, or is not live."""
         ...
 
     def retire(self, env: int) -> None:

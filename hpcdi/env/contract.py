@@ -17,7 +17,9 @@ other. Policies count discrete actions from 0; environments are given their own 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import itertools
 import math
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -1163,6 +1165,30 @@ def objection_to(env: Any, env_num: int) -> str:
             f"has so many, set env.collector_env_num and env.evaluator_env_num to {own}"
         )
     return ""
+
+
+def copy_of_info(info: Any) -> Any:
+    """Returns a copy of infos: the next step or reset may write to the same ones.
+
+    Where they hold what cannot be copied, such as a lock, only they themselves are.
+    """
+    try:
+        return copy.deepcopy(info)
+    except Exception:  # whatever a simulator's objects raise
+        return [*map(copy.copy, info)] if isinstance(info, list) else copy.copy(info)
+
+
+def infos_in(info: Any) -> list[Any]:
+    """Returns the infos of an info: itself, or one a player, in a sequence or by number.
+
+    One that has an episode's return is itself the info.
+    """
+    if not isinstance(info, Mapping):
+        return list(info)
+    if 0 not in info or "eval_episode_return" in info:
+        return [info]
+    players = itertools.takewhile(lambda n: isinstance(info.get(n), Mapping), itertools.count())
+    return [info[player] for player in players] or [info]
 
 
 def numbers_in(info: object, _above: tuple[object, ...] = ()) -> dict[str, float]:

@@ -235,6 +235,26 @@ def entry_of(env_id: str) -> tuple[str, str] | None:
     return getattr(entry, "__module__", ""), getattr(entry, "__name__", "")
 
 
+def _settings_of_gym(env_id: str) -> dict[str, Any] | None:
+    """Returns the settings by which an id of gym's is made by its class; None: no such id.
+
+    Gym is not imported: who registers an id has done so.
+    """
+    registry: Any = getattr(sys.modules.get("gym.envs.registration"), "registry", {})
+    spec = getattr(registry, "env_specs", registry).get(env_id)  # before gym 0.26 it is no dict
+    entry = getattr(spec, "entry_point", None)
+    if entry is None:
+        return None
+    name = getattr(entry, "__qualname__", "")
+    if not (isinstance(entry, str) or name.isidentifier()):  # made by none that a name leads to
+        return None
+    named = entry if isinstance(entry, str) else f"{entry.__module__}:{name}"
+    kwargs = dict(getattr(spec, "kwargs", None) or getattr(spec, "_kwargs", None) or {})
+    if (limit := getattr(spec, _LIMIT, None)) is not None:
+        kwargs[_LIMIT] = limit
+    return {"env_id": named, **({"kwargs": kwargs} if kwargs else {})}
+
+
 _KNOWS = """
 import importlib, json, sys
 env_id, imported, tried, folders = json.loads(sys.argv[1])
@@ -388,6 +408,8 @@ def cannot_make(env_id: str, reason: str) -> ConfigError:
             lines = [f"pip install {package}"] * is_missing
             lines += [f"set env.import_names: [{module}]"] * (not is_named)
             reason = f"{reason.rstrip('.')}; {', and '.join(lines)}"
+    if (settings := _settings_of_gym(env_id)) is not None:
+        reason = f"gym has registered it, and gymnasium has not: set env: {settings}"
     for name, extra in _EXTRAS.items():
         if f"{name} is not installed" in reason:
             swig = "swig && pip install " if extra == "box2d" else ""

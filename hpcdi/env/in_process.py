@@ -14,7 +14,6 @@ turns: a step writes to one, while a collector still has the other.
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import mmap
 import os
@@ -46,6 +45,7 @@ from hpcdi.env.contract import (
     Results,
     Space,
     as_dtype,
+    copy_of_info,
     number_in,
     numbers_in,
     parts_of_reset,
@@ -367,17 +367,17 @@ class LocalWorker:
         is_over = results.put(row, reward, terminated, truncated)
         for name, column in self._infos.items():
             column[row] = number_in(info, name)
+        kept = copy_of_info(info) if keeps_info else None
         if is_over:
             self._put_final[0](observation)
             results.acts[row] = goes_on
-            kept = copy_of_info(info) if keeps_info else None
             reply = StepReply([self._numbers_at_end(info)], kept)
             if goes_on:
                 observation, _ = parts_of_reset(self._begin_next(reply, next_seed))
         self._put_shown[slot][0](observation)
         if is_over:
             return reply
-        return StepReply([], info) if keeps_info else None
+        return StepReply([], kept) if keeps_info else None
 
     def _begin_next(self, reply: StepReply, seed: int | None) -> Any:
         """Reset the environment after a step that has been written; returns what that returned."""
@@ -413,7 +413,7 @@ class LocalWorker:
                     with _of_player(seat):
                         self._put_final[seat](observation)
             observations = [None] * len(self._rows)
-        kept = (copy_of_info(infos) if is_over else infos) if keeps_info else None
+        kept = copy_of_info(infos) if keeps_info else None
         reply = StepReply(numbers, kept)
         if is_over and goes_on:
             observations = self._begin_next(reply, next_seed)
@@ -540,17 +540,6 @@ def close_or_warn(env: Any, *, is_alone: bool = False) -> None:
             if isinstance(error, TakesTooLongError) else "failed", failure.cause,
             extra={"detail": failure.detail, "once": f"close() failed ({failure.cause})"},
         )  # fmt: skip
-
-
-def copy_of_info(info: Any) -> Any:
-    """Returns a copy of infos of an episode's end: the next reset may write to the same ones.
-
-    Where they hold what cannot be copied, such as a lock, only they themselves are.
-    """
-    try:
-        return copy.deepcopy(info)
-    except Exception:  # whatever a simulator's objects raise
-        return [*map(copy.copy, info)] if isinstance(info, list) else copy.copy(info)
 
 
 def method_of(env: object, name: str) -> Any:
@@ -795,6 +784,7 @@ class SingleEnvs:
         """Returns results of commands that environments do at the same time, and the failures."""
         for env, command in commands.items():
             self.workers[env].ask(command)
+        self._wait_for(commands)
         results, failed = {}, {}
         for env in commands:
             try:
@@ -802,6 +792,9 @@ class SingleEnvs:
             except EnvFailure as failure:
                 failed[env] = failure
         return results, failed
+
+    def _wait_for(self, commands: Mapping[int, Command]) -> None:
+        """Wait for commands that go on only while somebody looks at them; none does here."""
 
     def call(self, env: int, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
         """Call an environment's method; returns whether it has one, and what that returned.
@@ -815,9 +808,11 @@ class SingleEnvs:
         called: tuple[bool, Any] = self.workers[env].answer()
         return called
 
-    def render(self) -> list[Any]:
-        """Returns a picture of each environment; None where it draws none."""
-        return [self.call(env, "render", ())[1] for env in range(self.env_num)]
+    def render(self, live: Array) -> list[Any]:
+        """Returns a picture of each environment; None where it draws none, or is not live."""
+        return [
+            self.call(env, "render", ())[1] if is_live else None for env, is_live in enumerate(live)
+        ]
 
     def retire(self, env: int) -> None:
         """Close an environment that has failed too often."""

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from hpcdi.env.contract import (
+    MaskLayout,
     blank_of,
     children_of,
     described,
     parts_of_reset,
     parts_of_step,
+    split_mask,
     truth_of,
 )
 from hpcdi.errors import ConfigError, EnvValueError, Problem
+from hpcdi.types import ACTION_MASK
 
 
 class JointEnv:
     """An environment whose spaces are a Tuple or a Dict with a part for each player.
 
     Its observations and rewards are, too; ends and infos are, or are one for all. A player that
-    has ended acts no more: a blank action is given in its place, for which nothing is paid. The end
-    of "__all__" is that of players of whom nothing else is said.
+    has ended acts no more: a blank action is given in its place, for which nothing is paid. A mask
+    of legal actions, beside the observations or in an info of all, has each player's entries in
+    turn, or a part for each; numbers that are the entries of one are those of each.
 
     Args:
         env: a `gymnasium.Env`.
@@ -39,7 +44,8 @@ class JointEnv:
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        seen, acts = children_of(env.observation_space), children_of(env.action_space)
+        self._seen, self._mask = split_mask(env.observation_space)
+        seen, acts = children_of(self._seen), children_of(env.action_space)
         if seen is None or acts is None or dict(seen).keys() != dict(acts).keys():
             message = (
                 f"must be gymnasium for {env}, which has one player: with several, observations "
@@ -54,7 +60,11 @@ class JointEnv:
 
     def observation_space(self, name: Any) -> Any:
         """Returns the space of a player's observations."""
-        return self._env.observation_space[self._keys[name]]
+        own = self._seen[self._keys[name]]
+        entries = 0 if self._mask is None else self._entries[name]
+        if not entries:
+            return own
+        return spaces.Dict({"observation": own, ACTION_MASK: spaces.MultiBinary(entries)})
 
     def action_space(self, name: Any) -> Any:
         """Returns the space of a player's actions."""
@@ -64,7 +74,7 @@ class JointEnv:
         """Begin an episode; returns observations and infos, by name."""
         seen, info = parts_of_reset(self._env.reset(seed=seed, options=options))
         self.agents = list(self.possible_agents)
-        return self._of_each("observations", seen), self._infos(info)
+        return self._observations(seen), self._infos(info)
 
     def step(self, actions: Mapping[Any, Any]) -> tuple[Any, ...]:
         """Returns observations, rewards, terminations, truncations and infos, by name."""
@@ -76,14 +86,13 @@ class JointEnv:
             given = tuple(given.values())
         seen, rewards, *ends, info = parts_of_step(self._env.step(given))
         acted, kinds = self.agents, ("terminated", "truncated")
-        told = [self._ends(what, end) for what, end in zip(kinds, ends, strict=True)]
-        for what, end, each in zip(kinds, ends, told, strict=True):
-            if isinstance(end, Mapping) and truth_of(end.get("__all__", False), f"{what} of all"):
-                each |= {n: True for n in acted if not any(one.get(n, False) for one in told)}
-        terminations, truncations = told
+        terminations, truncations = (
+            self._ends(what, end) for what, end in zip(kinds, ends, strict=True)
+        )
+        left = self._keys.keys() - {*acted}
         seen, rewards = (
-            {name: own for name, own in self._of_each(what, of_all).items() if name in acted}
-            for what, of_all in (("observations", seen), ("rewards", rewards))
+            {name: own for name, own in of_all.items() if name not in left}
+            for of_all in (self._observations(seen), self._of_each("rewards", rewards))
         )
         self.agents = [
             name
@@ -92,15 +101,45 @@ class JointEnv:
         ]
         return seen, rewards, terminations, truncations, self._infos(info)
 
+    def _observations(self, seen: Any) -> dict[Any, Any]:
+        """Returns what each player sees, with its mask of actions where there is one beside."""
+        if self._mask is None:
+            return self._of_each("observations", seen)
+        if not isinstance(seen, Mapping) or ACTION_MASK not in seen:
+            raise EnvValueError(f"observations: {described(seen)}, and must have {ACTION_MASK!r}")
+        others = {key: part for key, part in seen.items() if key != ACTION_MASK}
+        of_all = others["observation"] if [*others] == ["observation"] else others
+        masks = self._masks(seen[ACTION_MASK])
+        return {
+            name: {"observation": own, ACTION_MASK: masks[name]} if name in masks else own
+            for name, own in self._of_each("observations", of_all).items()
+        }
+
+    def _masks(self, mask: Any) -> dict[Any, Any]:
+        """Returns the mask of each player that has discrete actions, of one of all."""
+        is_flat = isinstance(mask, np.ndarray | list | tuple) and [*map(np.ndim, mask[:1])] == [0]
+        if is_flat and {len(mask)} == {*self._entries.values()}:
+            return dict.fromkeys(self._keys, mask)
+        ends = np.cumsum([*self._entries.values()])
+        parts = np.split(self._layout.flat(mask), ends[:-1])
+        return {name: part for name, part in zip(self._keys, parts, strict=True) if part.size}
+
+    @cached_property
+    def _layout(self) -> MaskLayout:
+        return MaskLayout(self._env.action_space, ACTION_MASK, self._mask)
+
+    @cached_property
+    def _entries(self) -> dict[Any, int]:
+        """Entries of each player's mask."""
+        return {name: MaskLayout(self.action_space(name)).entries for name in self._keys}
+
     def _of_each(self, what: str, value: Any) -> dict[Any, Any]:
-        """Returns players' parts of a value by name; a mapping may lack some."""
-        is_mapping = isinstance(value, Mapping)
+        """Returns players' parts of a value by name; a mapping may lack some, and have others."""
+        if isinstance(value, Mapping):
+            names = {key: name for name, key in self._keys.items()}
+            return {names.get(key, key): part for key, part in value.items()}
         try:
-            return {
-                name: value[key]
-                for name, key in self._keys.items()
-                if not is_mapping or key in value
-            }
+            return {name: value[key] for name, key in self._keys.items()}
         except (TypeError, LookupError) as error:
             said = f"{what}: {described(value)}, and must be one for each of {len(self._keys)}"
             raise EnvValueError(f"{said} players") from error
@@ -109,12 +148,24 @@ class JointEnv:
         """Returns whether each player's episode has ended."""
         is_one = np.ndim(value) == 0 and not isinstance(value, Mapping)
         each = dict.fromkeys(self._keys, value) if is_one else self._of_each(what, value)
-        return {name: truth_of(end, f"{what} of player {name}") for name, end in each.items()}
+        return {
+            name: truth_of(end, f"{what} of player {name}") if name in self._keys else end
+            for name, end in each.items()
+        }
 
     def _infos(self, info: Any) -> dict[Any, Any]:
         info = {} if info is None else info
         is_each = isinstance(info, list | tuple) or {*info} >= {*self._keys.values()}
-        return self._of_each("infos", info) if is_each else dict.fromkeys(self._keys, info)
+        if is_each:
+            return self._of_each("infos", info)
+        if ACTION_MASK not in info or not any(self._entries.values()):
+            return dict.fromkeys(self._keys, info)
+        masks = self._masks(info[ACTION_MASK])
+        others = {key: value for key, value in info.items() if key != ACTION_MASK}
+        return {
+            name: {**others, ACTION_MASK: masks[name]} if name in masks else others
+            for name in self._keys
+        }
 
     def render(self) -> Any:
         """The environment's picture."""

@@ -31,6 +31,7 @@ from hpcdi.config.env import ManagerConfig
 from hpcdi.config.schedule import Scheduled
 from hpcdi.env.arguments import arguments_in
 from hpcdi.env.base import (
+    RETURNS,
     Backend,
     BackendStep,
     EnvFacts,
@@ -40,7 +41,7 @@ from hpcdi.env.base import (
     envs_of,
     rows_of,
 )
-from hpcdi.env.contract import Space, beyond, coarse_from, read_spaces
+from hpcdi.env.contract import Space, beyond, coarse_from, numbers_in, read_spaces
 from hpcdi.env.counters import EpisodeCounter, FailureRecord, Renewal
 from hpcdi.env.process_state import in_their_modes
 from hpcdi.env.seeds import SeedStreams
@@ -482,11 +483,11 @@ class EnvManager(Closing):
             "(policy.eval.max_steps)", self.max_steps, extra={"once": "episodes were cut"},
         )  # fmt: skip
         rows = self._rows_of(envs)
-        numbers: list[dict[str, float]] = [{} for _ in range(self.seats)]
+        ends = {env: [numbers_in(self.call(env, RETURNS)[1])] * self.seats for env in envs}
         return step._replace(
             successor={name: column.copy() for name, column in step.successor.items()},
             truncated=step.truncated | rows, ended=step.ended | rows,
-            ends={**step.ends, **dict.fromkeys(envs, numbers)},
+            ends={**step.ends, **ends},
         )  # fmt: skip
 
     def _begin_others(
@@ -608,19 +609,21 @@ class EnvManager(Closing):
         return self._backend.infos
 
     def pictures(self) -> list[Array]:
-        """Returns a picture of each environment, uint8 [height, width, 3].
+        """Returns a picture of each environment, uint8 [height, width, 3]; black of retired ones.
 
         Raises:
             EnvError: the environments draw none.
         """
         self._check_running()
         try:
-            drawn = in_their_modes(self._backend.render)
+            drawn = in_their_modes(self._backend.render, self.lives)
         except EnvFailure as failure:
             raise EnvError(
                 f"render() of an environment failed: {_with_detail(failure)}"
             ) from failure
         pictures = [as_array(0 if picture is None else picture) for picture in drawn]
+        black = np.zeros_like(pictures[int(self.lives.argmax())])
+        pictures = [p if lives else black for p, lives in zip(pictures, self.lives, strict=True)]
         for env, picture in enumerate(pictures):
             if picture.ndim != 3:
                 raise EnvError(
@@ -758,8 +761,8 @@ class EnvManager(Closing):
         Raises:
             EnvValueError: it is an infinite reward: NaN comes by accident, and this is meant.
         """
-        name, value = _first_not_finite(columns, row)
-        number = "NaN" if math.isnan(value) else "infinite, or beyond float32"
+        name, value, dtype = _first_not_finite(columns, row)
+        number = "NaN" if math.isnan(value) else f"infinite, or beyond {dtype}"
         kind = f"{what}{f' ({name})' if name else ''} that is {number}"
         place = f" in step {step} of its episode" if step else ""
         message = f"{self._name(row)} returned {kind}{place}"
@@ -1098,13 +1101,14 @@ def _rows_not_finite(columns: Columns) -> Array:
     return rows
 
 
-def _first_not_finite(columns: Columns, row: int) -> tuple[str, float]:
-    """Returns the column of a row's first number that is NaN or infinite, and that number."""
+def _first_not_finite(columns: Columns, row: int) -> tuple[str, float, str]:
+    """Returns a row's first number that is NaN or infinite: its column, it, and its dtype."""
     for name, column in columns.items():
         numbers = np.ravel(column[row])
         if column.dtype.kind == "f" and not np.isfinite(numbers).all():
-            return name.partition("/")[2], float(numbers[~np.isfinite(numbers)][0])
-    return "", math.nan
+            number = float(numbers[~np.isfinite(numbers)][0])
+            return name.partition("/")[2], number, column.dtype.name
+    return "", math.nan, ""
 
 
 def _with_detail(failure: EnvFailure) -> str:

@@ -1,7 +1,7 @@
 """Environments of gym before 0.26, and of DI-engine, in gymnasium's API; by their shape alone.
 
 Nothing is imported of either: an environment is old if its spaces are another library's, or if its
-``reset`` takes no seed, or no options.
+``reset`` takes no seed, or no options, or must be asked for an info (``return_info``, of gym 0.22).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def as_gymnasium(env: Any) -> Any:
         )
     spaces = (getattr(env, name, None) for name in ("observation_space", "action_space"))
     are_foreign = any(space is not space_of(space) for space in spaces)
-    return env if resets_anew(env) and not are_foreign else OldEnv(env)
+    is_new = resets_anew(env) and not _is_asked_for_infos(env)
+    return env if is_new and not are_foreign else OldEnv(env)
 
 
 def resets_anew(env: Any) -> bool:
@@ -102,13 +103,14 @@ class OldEnv(gymnasium.Env[Any, Any]):
     def __init__(self, env: Any) -> None:
         self._env = env
         self._has_seed = _takes(env, "seed")
+        self._asked = {"return_info": True} if _is_asked_for_infos(env) else {}
         self._later_seeds = np.random.default_rng()
 
     @property
     def metadata(self) -> dict[str, Any]:  # type: ignore[override]
         """Its own, where it has some."""
-        own: dict[str, Any] = getattr(self._env, "metadata", {})
-        return own
+        own: dict[str, Any] | None = getattr(self._env, "metadata", None)
+        return own or {}
 
     @property
     def render_mode(self) -> str | None:  # type: ignore[override]
@@ -140,7 +142,7 @@ class OldEnv(gymnasium.Env[Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode. Options are passed on where there are some."""
-        given = {"options": options} if options else {}
+        given = {**({"options": options} if options else {}), **self._asked}
         if self._has_seed:
             result = self._env.reset(seed=seed, **given)
         else:
@@ -208,22 +210,31 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping)
 
 
-def _takes(env: Any, name: str) -> bool:
+def _is_asked_for_infos(env: Any) -> bool:
+    return _takes(env, "return_info", unknown=False)
+
+
+def _takes(env: Any, name: str, *, unknown: bool = True) -> bool:
     """Decides whether ``reset`` takes a keyword; a wrapper that takes anything, as what it wraps.
 
     A gymnasium.Env that is no wrapper of gymnasium's is no other's either: it may hold, as `env`,
     what knows no seed, and seed it itself.
+
+    Args:
+        env: has a ``reset``.
+        name: of the keyword.
+        unknown: the answer where it is written in C, or takes anything.
     """
     try:
         parameters = inspect.signature(env.reset).parameters.values()
     except (TypeError, ValueError):  # written in C
-        return True
+        return unknown
     if any(p.name == name for p in parameters):
         return True
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         return False
     if isinstance(env, gymnasium.Env) and not isinstance(env, gymnasium.Wrapper):
-        return True
+        return unknown
     inner = getattr(env, "env", None)
     wraps = hasattr(inner, "action_space") and callable(getattr(inner, "reset", None))
-    return _takes(inner, name) if wraps else True
+    return _takes(inner, name, unknown=unknown) if wraps else unknown

@@ -25,7 +25,9 @@ from hpcdi.env.base import EnvType
 from hpcdi.env.contract import (
     MaskLayout,
     children_of,
+    copy_of_info,
     described,
+    infos_in,
     leaves_of,
     number_of,
     parts_of_reset,
@@ -46,6 +48,8 @@ BattleStep = tuple[Joint, Array, bool, list[dict[str, Any]]]
 """Observations, rewards float32 [players], whether the episode is over, infos."""
 _OF_STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 _NO_END = {"terminated": False, "truncated": False}
+ALL = "__all__"
+"""By this name ends may be said of all players of whom no other is said (RLlib's form)."""
 _MAKERS = {"parallel": "parallel_env", "aec": "env"}
 
 
@@ -79,9 +83,10 @@ def made_battle(cfg: PettingZooConfig) -> Any:
     """
     import_module(cfg.import_names)
     make = _maker(cfg.env_id, cfg.api)
+    known = cfg.scenarios(evaluate=False) or cfg.scenarios(evaluate=True) or (0,)
     try:
         with errors_of_making(cfg.env_id):
-            return as_battle(make(**numbered(cfg.kwargs)))
+            return as_battle(make(**numbered(cfg.kwargs)), known[0])
     except Exception as error:
         if not isinstance(error.__cause__ or error, ImportError):
             raise
@@ -170,6 +175,7 @@ class BattleEnv(abc.ABC):
 
     Args:
         env: an environment with PettingZoo's API.
+        seed: by which it is reset for a look at its infos.
 
     Attributes:
         agents: number of players.
@@ -181,16 +187,21 @@ class BattleEnv(abc.ABC):
         last_seen: what each player saw last in this episode, by name; one that leaves, at its end.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, seed: int = 0) -> None:
         self._env = env
         self.names: list[str] = list(env.possible_agents)
         self.agents = len(self.names)
         self.teams: tuple[tuple[int, ...], ...] | None = None
         self.may_come_back = True
-        self.observation_space = [env.observation_space(name) for name in self.names]
-        self.action_space = [env.action_space(name) for name in self.names]
+        if not self.names:
+            raise EnvError("its possible_agents are empty: name all who may play, from the start")
+        self._known = {*self.names, ALL}
+        self.observation_space, self.action_space = (
+            [_space_of_player(env, kind, name) for name in self.names]
+            for kind in ("observation_space", "action_space")
+        )
         self._masks: dict[str, MaskLayout] = {}  # of those in infos, by player
-        self._add_masks()
+        self._add_masks(seed)
         deals = getattr(getattr(env, "unwrapped", env), "deals", None)
         if deals is not None:  # see `hpcdi.env.best_response`
             self.deals = int(deals)
@@ -198,8 +209,9 @@ class BattleEnv(abc.ABC):
         self.last_seen: dict[str, Any] = {}
         # of each player: one that has dropped out is not reported any more
         self._ends: dict[str, dict[str, bool]] = {}
+        self._left_infos: dict[str, dict[str, Any]] = {}
 
-    def _add_masks(self) -> None:
+    def _add_masks(self, seed: int) -> None:
         """Say in the spaces that infos have masks of legal actions, which a reset tells."""
         masks = [split_mask(space)[1] for space in self.observation_space]
         counts = [
@@ -208,7 +220,7 @@ class BattleEnv(abc.ABC):
         ]
         if any(mask is not None for mask in masks) or not any(map(all, counts)):
             return
-        if any(ACTION_MASK in (info or {}) for info in self._first_infos().values()):
+        if any(ACTION_MASK in (info or {}) for info in self._first_infos(seed).values()):
             for number, entries in enumerate(counts):
                 if all(entries):  # else its actions are not discrete
                     where = f"info[{ACTION_MASK!r}]"
@@ -220,7 +232,7 @@ class BattleEnv(abc.ABC):
                     })  # fmt: skip
 
     @abc.abstractmethod
-    def _first_infos(self) -> Mapping[str, Mapping[str, Any]]:
+    def _first_infos(self, seed: int) -> Mapping[str, Mapping[str, Any]]:
         """Reset; returns the players' infos."""
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Joint:
@@ -228,11 +240,14 @@ class BattleEnv(abc.ABC):
         self._returns[:] = 0.0
         self.last_seen.clear()
         self._ends.clear()
+        self._left_infos.clear()
         self._go_on(self.names)
         return self._begin({"seed": seed, **({"options": options} if options else {})})
 
     def step(self, actions: Sequence[Any]) -> BattleStep:
         """Let the players act, each whose observation is not None.
+
+        The last infos of a game have those with which players have left it, too.
 
         Raises:
             EnvError: an action is missing, or a player acts that is not to, or comes back.
@@ -240,7 +255,14 @@ class BattleEnv(abc.ABC):
         rewards = np.zeros(self.agents, dtype=np.float32)
         infos: list[dict[str, Any]] = [{} for _ in self.names]
         observations, done = self._play(actions, rewards, infos)
-        for info, end in zip(infos, self._ends.values(), strict=True):
+        left = self._left_infos
+        for (name, end), info in zip(self._ends.items(), infos, strict=True):
+            if done:
+                info |= {**left.get(name, {}), **info}
+            elif not any(end.values()):
+                left.pop(name, None)
+            elif info:
+                left[name] = left.get(name, {}) | copy_of_info(info)
             info.update(end)
         self._returns += rewards
         if done:
@@ -266,6 +288,37 @@ class BattleEnv(abc.ABC):
         self, actions: Sequence[Any], rewards: Array, infos: list[dict[str, Any]]
     ) -> tuple[Joint, bool]:
         """One step; fills in rewards and infos; returns observations, and whether it is over."""
+
+    def _there(self) -> list[str]:
+        """Returns the names of those who are in the game now.
+
+        Raises:
+            EnvValueError: one may not be.
+        """
+        there = [*self._env.agents]
+        if not self._known.issuperset(there):
+            strange = next(name for name in there if name not in self._known)
+            raise EnvValueError(
+                f"agents: {strange!r} is none of the possible_agents {self.names}: name all who "
+                "may play, from the start"
+            )
+        return there
+
+    def _check_names(self, of_each: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> None:
+        """Refuses values by names that are no players', where players have none.
+
+        Args:
+            of_each: what they are -> values by name.
+            names: of players that are to have one.
+
+        Raises:
+            EnvValueError: there are such values.
+        """
+        for what, of_all in of_each.items():
+            if not (self._known >= of_all.keys() or of_all.keys() >= {*names}):
+                raise EnvValueError(
+                    f"{what}: by the names {[*of_all]}, and players are {self.names}"
+                )
 
     def _note_end(self, name: str, terminated: object, truncated: object) -> bool:
         """Keep how a player ends, until it goes on; returns whether it does."""
@@ -328,13 +381,13 @@ class BattleEnv(abc.ABC):
 class ParallelBattle(BattleEnv):
     """All players act at once; those that have dropped out act no more."""
 
-    def _first_infos(self) -> Mapping[str, Mapping[str, Any]]:
-        infos: Mapping[str, Mapping[str, Any]] = parts_of_reset(self._env.reset())[1]
+    def _first_infos(self, seed: int) -> Mapping[str, Mapping[str, Any]]:
+        infos: Mapping[str, Mapping[str, Any]] = parts_of_reset(self._env.reset(seed=seed))[1]
         return infos
 
     def _begin(self, given: Mapping[str, Any]) -> Joint:
         observations, infos = parts_of_reset(self._env.reset(**given))
-        self._playing = list(self._env.agents)
+        self._playing = self._there()
         return self._joint(self._shown(observations, infos))
 
     def _play(
@@ -351,15 +404,19 @@ class ParallelBattle(BattleEnv):
             if not isinstance(of_all, Mapping):
                 raise EnvValueError(f"{what}: {described(of_all)}, and must be a dict, by player")
         observations, paid, *ends, given_infos = told
+        self._check_names(dict(zip(_OF_STEP[1:4], told[1:4], strict=True)), given)
+        of_all = [of_each.get(ALL, False) for of_each in ends if any(ALL in each for each in ends)]
         left, over = self._ended, set[str]()
         for i, name in enumerate(self.names):
             rewards[i] = number_of(paid.get(name, 0.0), f"reward of player {i} ({name})")
-            if self._note_end(name, *(of_all.get(name, False) for of_all in ends)):
+            if self._note_end(name, *(of_each.get(name, False) for of_each in ends)) or (
+                of_all and name not in left and self._note_end(name, *of_all)
+            ):
                 over.add(name)
             infos[i].update(given_infos.get(name) or {})
         # some leave those in `agents` that have ended; one that comes back is observed
         gone = over | (self._ended - {*observations})
-        self._playing = [name for name in self._env.agents if name not in gone]
+        self._playing = [name for name in self._there() if name not in gone]
         self._go_on(self._playing)
         seen = {n: own for n, own in observations.items() if n in self._playing or n not in left}
         return self._joint(self._shown(seen, given_infos)), not self._playing
@@ -387,8 +444,8 @@ class ParallelBattle(BattleEnv):
 class TurnBattle(BattleEnv):
     """One player acts at a time (PettingZoo's agent environment cycle)."""
 
-    def _first_infos(self) -> Mapping[str, Mapping[str, Any]]:
-        self._env.reset()
+    def _first_infos(self, seed: int) -> Mapping[str, Mapping[str, Any]]:
+        self._env.reset(seed=seed)
         infos: Mapping[str, Mapping[str, Any]] = self._env.infos
         return infos
 
@@ -402,37 +459,54 @@ class TurnBattle(BattleEnv):
         env = self._env
         self._check(actions, {env.agent_selection})
         action = actions[self.names.index(env.agent_selection)]
+        acted = self._there()
         env.step(action)
+        there = self._there()
+        for i, name in enumerate(self.names):
+            if name in acted or name in there:
+                paid = env.rewards.get(name, 0.0)
+                rewards[i] = number_of(paid, f"reward of player {i} ({name})")
+        # without a turn to leave in; one that the environment knows no more shows nothing
+        at_once = [name for name in acted if name not in there and name in env.terminations]
+        self._tell([*there, *at_once], infos)
+        for name in at_once:
+            self.last_seen[name] = self._observe(name)
         while True:
-            self._collect(rewards, infos)
-            if all(env.terminations[n] or env.truncations[n] for n in env.agents):
-                for name in env.agents:
+            if all(map(self._is_out, there)):
+                for name in there:
                     self.last_seen[name] = self._observe(name)
                 return [], True
             name = env.agent_selection
-            if not (env.terminations[name] or env.truncations[name]):
+            if not self._is_out(name):
                 return self._turn(), False
             self.last_seen[name] = self._observe(name)
-            env.step(None)  # one that has dropped out goes
+            env.step(None)  # one that has dropped out goes, and nobody is paid
+            there = self._there()
+            self._tell(there, infos)
 
     def _turn(self) -> Joint:
         name = self._env.agent_selection
         self.last_seen[name] = self._observe(name)
         return self._joint({name: self.last_seen[name]})
 
-    def _collect(self, rewards: Array, infos: list[dict[str, Any]]) -> None:
+    def _tell(self, names: Sequence[str], infos: list[dict[str, Any]]) -> None:
+        """Keep how some players end or go on, and fill in their infos."""
         env = self._env
+        told = {what: getattr(env, what) for what in _OF_STEP[1:4]}
+        self._check_names(told, names)
         for i, name in enumerate(self.names):
-            if name in env.agents:
-                reward = env.rewards.get(name, 0.0)
-                rewards[i] += number_of(reward, f"reward of player {i} ({name})")
-                if not self._note_end(name, env.terminations[name], env.truncations[name]):
+            if name in names:
+                ends = (each.get(name, False) for each in (env.terminations, env.truncations))
+                if not self._note_end(name, *ends):
                     self._go_on([name])
                 infos[i].update(env.infos.get(name) or {})
 
+    def _is_out(self, name: str) -> bool:
+        return any(self._ends[name].values())
+
     def _observe(self, name: str) -> Any:
         env = self._env
-        acts = not (env.terminations[name] or env.truncations[name])
+        acts = not self._is_out(name)
         return self._observed(name, env.observe(name), env.infos.get(name), acts=acts)
 
 
@@ -441,13 +515,14 @@ class ForeignBattle:
 
     Args:
         env: the environment; `agent_num` or `player_num` says how many players it has, else two.
+        seed: by which it is reset for a look at its observations.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, seed: int = 0) -> None:
         self._env = env
         self.agents = int(getattr(env, "agent_num", getattr(env, "player_num", 2)))
         self.teams: tuple[tuple[int, ...], ...] | None = None
-        self.observation_space = _space_like(env.reset()[0])
+        self.observation_space = _space_like(self.reset(seed)[0])
         space = space_of(getattr(env, "action_space", None))
         parts = [child for _, child in children_of(space) or ()]  # one a player: a Dict, a Tuple
         each = parts if len(parts) == self.agents else space
@@ -466,8 +541,9 @@ class ForeignBattle:
         timestep = self._env.step(list(actions))
         obs, reward, done = timestep.obs, timestep.reward, timestep.done
         info = timestep.info
-        is_one = isinstance(info, Mapping)
-        infos = [dict(own) for own in ([info] * self.agents if is_one else info)]
+        each_info = infos_in(info)
+        is_one = len(each_info) == 1 and each_info[0] is info
+        infos = [dict(own) for own in (each_info * self.agents if is_one else each_info)]
         for own in infos:
             if TIME_LIMIT in own:
                 own.setdefault("truncated", own[TIME_LIMIT])
@@ -487,6 +563,15 @@ class ForeignBattle:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._env, name)
+
+
+def _space_of_player(env: Any, kind: str, name: Any) -> Any:
+    """Returns a player's space: what a method says, a part of a Dict or dict, or one for all."""
+    given = getattr(env, kind, None)
+    if callable(given):
+        return given(name)
+    of_each = getattr(env, f"{kind}s", None) or dict(children_of(given) or ())
+    return of_each.get(name, given)
 
 
 def _space_like(value: object) -> Any:
@@ -530,17 +615,21 @@ def spaces_of_each(env: Any) -> tuple[list[Any], list[Any]]:
     return observations, actions
 
 
-def as_battle(env: object) -> Any:
+def as_battle(env: object, seed: int = 0) -> Any:
     """Returns `env` in `BattleEnv`'s shape: PettingZoo's, gymnasium's, the seeds' are wrapped.
+
+    Args:
+        env: of one of these.
+        seed: one that it takes; what it begins with before its first episode is always the same.
 
     Raises:
         ConfigError: it is gymnasium's, and of one player.
     """
     if hasattr(env, "possible_agents"):
-        return TurnBattle(env) if hasattr(env, "agent_iter") else ParallelBattle(env)
+        return (TurnBattle if hasattr(env, "agent_iter") else ParallelBattle)(env, seed)
     if isinstance(getattr(env, "agents", None), int):
         return env
     is_of_seeds = hasattr(env, "agent_num") or hasattr(env, "player_num") or not resets_anew(env)
     if isinstance(env, gymnasium.Env) and not is_of_seeds:
-        return ParallelBattle(JointEnv(env))
-    return ForeignBattle(env)
+        return ParallelBattle(JointEnv(env), seed)
+    return ForeignBattle(env, seed)

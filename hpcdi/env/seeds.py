@@ -74,7 +74,7 @@ class SeedStreams:
         self._given: dict[int, np.random.SeedSequence] = {}  # own ones of some environments
         self._streams = sequence.spawn(0)
         self._fixed: list[int] | None = None
-        self._is_dynamic = True
+        self._is_dynamic, self._asked = True, 0  # how often for a seed of actions
 
     def seed(
         self, seed: int | Sequence[int] | Mapping[int, int], dynamic_seed: bool | None
@@ -96,7 +96,7 @@ class SeedStreams:
             self._given = {env: np.random.SeedSequence(int(s)) for env, s in enumerate(seed)}
         else:
             self._root, self._given = np.random.SeedSequence(int(seed)), {}
-        self._fixed, self._streams = None, []
+        self._fixed, self._streams, self._asked = None, [], 0
         self._is_dynamic = dynamic_seed is not False
 
     def all(self) -> list[int]:
@@ -146,8 +146,9 @@ class SeedStreams:
         self.places.hand_over(env, others)
 
     def actions(self) -> int:
-        """Returns a seed for random actions; takes nothing from the streams."""
-        key = (*self._root.spawn_key, _ACTIONS)
+        """Returns a seed for random actions, another each time; takes nothing from the streams."""
+        key = (*self._root.spawn_key, _ACTIONS, *([self._asked] if self._asked else []))
+        self._asked += 1
         sequence = np.random.SeedSequence(self._root.entropy, spawn_key=key)
         return _drawn(sequence)[0]
 

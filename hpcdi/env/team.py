@@ -47,7 +47,13 @@ class TeamEnv(EnvType):
             ConfigError: it is not installed, or does not exist; or its players act in turns.
         """
         battle = made_battle(
-            PettingZooConfig(import_names=cfg.import_names, env_id=cfg.env_id, kwargs=cfg.kwargs)
+            PettingZooConfig(
+                import_names=cfg.import_names,
+                env_id=cfg.env_id,
+                kwargs=cfg.kwargs,
+                seeds=cfg.seeds,
+                eval_seeds=cfg.eval_seeds,
+            )
         )
         if isinstance(battle, TurnBattle):
             message = (
@@ -158,7 +164,11 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         is_cut = bool(over) and _TERMINATED not in self._ended
         # a team's value after a cut is that of the players who would go on (see `policy.mixing`)
         self._acts = (self._ended == _TRUNCATED if over else goes_on).astype(np.int8)
-        info = self._info(infos, over=bool(over))
+        there = [
+            info for is_so in (True, False) for acts, info in zip(acted, infos, strict=True)
+            if acts == is_so
+        ]  # fmt: skip
+        info = self._info(there, over=bool(over))
         reward = float(self._reward.mean())
         return self._observation(), reward, bool(over) and not is_cut, is_cut, info
 
@@ -255,11 +265,20 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         return self._state
 
     def _info(self, infos: list[dict[str, Any]], *, over: bool) -> dict[str, Any]:
-        """What the players' infos have, the first of several; at the end each player's return."""
+        """What the players' infos have, the first of several; at the end each player's return.
+
+        Args:
+            infos: of those who acted, then of others.
+            over: whether the episode is.
+        """
         told = {key: value for info in reversed(infos) for key, value in info.items()}
         for key in ("terminated", "truncated", "eval_episode_return", ACTION_MASK):
             told.pop(key, None)
         if not over:
             return told
+        return {**told, **self.returns_of_players()}
+
+    def returns_of_players(self) -> dict[str, float]:
+        """What each player has got in this episode so far; see `RETURNS`."""
         returns = zip(self.names, self._returns.tolist(), strict=True)
-        return {**told, **{f"return/{name}": total for name, total in returns}}
+        return {f"return/{name}": total for name, total in returns}

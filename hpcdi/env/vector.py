@@ -28,6 +28,7 @@ from hpcdi.env.contract import (
     Origin,
     Space,
     as_numbers,
+    copy_of_info,
     described,
     number_in,
     numbers_in,
@@ -38,7 +39,7 @@ from hpcdi.env.contract import (
     truths_of_all,
     with_ordered_masks,
 )
-from hpcdi.env.in_process import TIMED_EVERY, call_method, close_or_warn, copy_of_info
+from hpcdi.env.in_process import TIMED_EVERY, call_method, close_or_warn
 from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import ACTION_MASK, INFO, NO_SEED, Array, Columns
@@ -148,7 +149,7 @@ class VectorEnvs:
         if not any_of(is_over):
             self.acts = self._all  # those that did not have begun an episode in this step
             if self.keeps_infos:
-                self.infos = _infos(info, began)
+                self.infos = copy_of_info(_infos(info, began))
             none = self._none
             kept = self._kept(info, none, is_same=False)
             return BackendStep(successor, reward, none, none, none, began, {}, {}, kept)
@@ -163,7 +164,7 @@ class VectorEnvs:
             infos = _infos(_final_info(info, ended) if is_same else info, ended)
             ends = {env: [numbers_in(of_env)] for env, of_env in infos.items()}
             if self.keeps_infos:
-                self.infos = _infos(info, began & ~ended) | copy_of_info(infos)
+                self.infos = copy_of_info(_infos(info, began & ~ended) | infos)
         else:
             ends = {env: [{}] for env in ended.nonzero()[0].tolist()}
         kept = self._kept(info, ended, is_same=is_same)
@@ -265,7 +266,7 @@ class VectorEnvs:
         except Exception as error:  # whatever an environment raises is its failure
             raise EnvFailure.of(error) from error
 
-    def render(self) -> list[Any]:
+    def render(self, _live: Array) -> list[Any]:
         """Returns a picture of each environment; None where it draws none."""
         if isinstance(self._env, SyncVectorEnv):
             return [self.call(env, "render", ())[1] for env in range(self.env_num)]

@@ -33,7 +33,7 @@ from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.process_state import SignalGuard
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array
-from hpcdi.utils.registry import named_in_module
+from hpcdi.utils.registry import missing_module, named_in_module
 
 Wrap = Callable[..., Any]
 
@@ -443,4 +443,7 @@ def find_wrapper(name: str, path: str) -> Wrap:
             f"{', '.join(WRAPPERS)}, or a 'module:Class' of yours"
         )
         raise ConfigError([Problem(path, message)])
-    return WRAPPERS.get(name) or getattr(of_gymnasium, name)
+    try:
+        return WRAPPERS.get(name) or getattr(of_gymnasium, name)
+    except ModuleNotFoundError as error:  # gymnasium imports each where it is asked for
+        raise ConfigError([Problem(path, missing_module(name, error))]) from error

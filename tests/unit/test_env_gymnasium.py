@@ -6,6 +6,8 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -148,6 +150,35 @@ def test_a_package_that_registers_an_id_is_named(
         advice = "" if is_installed else f"pip install {package}, and "
         said = str(cannot_make(env_id, "Environment doesn't exist."))
         assert said.endswith(f"doesn't exist; {advice}set env.import_names: [{module}]")
+
+
+@pytest.mark.parametrize("version", [21, 26])
+def test_an_id_of_gym_s_is_made_by_its_class(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "kwargs" if version == 26 else "_kwargs"
+    spec = SimpleNamespace(entry_point="planes:Plane", max_episode_steps=9, **{name: {"wind": 2.0}})
+    own = SimpleNamespace(entry_point=CountEnv, max_episode_steps=None)
+    specs = {"Plane-v1": spec, "Own-v0": own}
+    registry = specs if version == 26 else SimpleNamespace(env_specs=specs)
+    module = SimpleNamespace(registry=registry)
+    monkeypatch.setitem(sys.modules, "gym.envs.registration", module)
+    for env_id, settings in (
+        ("Plane-v1", {"env_id": "planes:Plane", "kwargs": {"wind": 2.0, "max_episode_steps": 9}}),
+        ("Own-v0", {"env_id": "hpcdi.env.toy:CountEnv"}),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            look_at(config(env_id=env_id))
+        assert str(caught.value).endswith(
+            f"{env_id!r} cannot be made: gym has registered it, and gymnasium has not: set env: "
+            f"{settings}"
+        )
+
+
+def test_what_no_name_leads_to_is_no_class_of_gym_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(registry={})
+    monkeypatch.setitem(sys.modules, "gym.envs.registration", module)
+    for entry in (partial(CountEnv), lambda: CountEnv()):
+        module.registry["Own-v0"] = SimpleNamespace(entry_point=entry)
+        assert str(cannot_make("Own-v0", "it is unknown")).endswith("cannot be made: it is unknown")
 
 
 @pytest.mark.parametrize(("name", "extra"), [("Box2D", "box2d"), ("MuJoCo", "mujoco")])

@@ -132,6 +132,13 @@ class TestContract:
         assert drawn[0] == drawn[1]
         assert {a for actions in drawn[0] for a in actions.values()} == {0, 1}
 
+    def test_those_who_draw_actions_for_the_same_environments_draw_others(self, form: str) -> None:
+        with running(form, [COUNT] * 2) as rows:
+            one, other = DictManager(rows), DictManager(rows)
+            assert [one.random_action() for _ in range(20)] != [
+                other.random_action() for _ in range(20)
+            ]
+
     def test_pictures_shaping_and_saving(self, form: str) -> None:
         fns = [partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array")] * 2
         with running(form, fns) as rows:
@@ -730,6 +737,20 @@ def test_pictures_are_of_bytes() -> None:
             pytest.raises(EnvError, match=f"draws pictures of {said}, and must draw .*uint8"),
         ):
             manager.pictures()
+
+
+def test_a_retired_environment_s_picture_is_black() -> None:
+    class Failing(Drawn):
+        def step(self, _action: Any) -> Any:
+            raise RuntimeError("planted")
+
+    with made("pool", [partial(made_of, 255) for made_of in (Failing, Drawn)], max_retry=0) as envs:
+        envs.retires = True
+        envs.launch()
+        steps_of(envs, 1)
+        assert envs.health["envs_retired"] == 1
+        assert [int(picture.max()) for picture in envs.pictures()] == [0, 255]
+        assert {picture.shape for picture in envs.pictures()} == {(2, 2, 3)}
 
 
 def test_the_slowest_is_one_of_those_that_live() -> None:

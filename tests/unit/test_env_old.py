@@ -90,7 +90,39 @@ class GymEnv(DingEnv):
         return obs, reward, done and not self._cut, done and self._cut, info
 
 
-@pytest.mark.parametrize("kind", [DingEnv, GymEnv])
+class AskedEnv(GymEnv):
+    """Of gym 0.22's API: a seed, options, and an info where it is asked for; four values."""
+
+    metadata = None  # as crafter has it
+    observation_space = gymnasium.spaces.Box(0, 9, (2,))  # type: ignore[assignment]
+    action_space = gymnasium.spaces.Discrete(2)  # type: ignore[assignment]
+
+    def reset(
+        self, *, seed: int | None = None, return_info: bool = False, options: Any = None
+    ) -> Any:
+        seen, info = super().reset(seed=seed)
+        return (seen, info) if return_info else seen
+
+    def step(self, action: Any) -> Any:
+        return DingEnv.step(self, action)
+
+
+class AskedWrapper:
+    """One of its wrappers, which passes on what its reset is given."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.env = AskedEnv(*args, **kwargs)
+        self.observation_space, self.action_space = (
+            AskedEnv.observation_space,
+            self.env.action_space,
+        )
+        self.step, self.close = self.env.step, self.env.close
+
+    def reset(self, **given: Any) -> Any:
+        return self.env.reset(**given)
+
+
+@pytest.mark.parametrize("kind", [DingEnv, GymEnv, AskedEnv, AskedWrapper])
 @pytest.mark.parametrize("cut", [False, True])
 def test_an_old_environment_is_stepped_like_a_new_one(kind: type, cut: bool) -> None:
     manager = DictManager(make_env_manager({"type": "base"}, [partial(kind, cut=cut)] * 2, seed=3))
@@ -167,6 +199,12 @@ def test_an_environment_of_dm_env_is_named() -> None:
     for call in (env.reset, partial(env.step, 0)):
         with pytest.raises(EnvValueError, match=r"a TimeStep, is of dm_env's API"):
             call()
+
+
+def test_it_is_asked_for_infos_and_has_metadata() -> None:
+    env = as_gymnasium(AskedEnv())
+    assert env.reset(seed=1)[1] == {"begun": True}
+    assert env.metadata == {}
 
 
 def test_it_is_seeded_by_its_own_method() -> None:

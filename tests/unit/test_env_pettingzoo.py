@@ -187,6 +187,54 @@ def test_one_that_is_cut_before_the_game_ends_is_not_terminated(env: Any) -> Non
             assert step.truncated.tolist() == [True, False]
 
 
+class Scored(AtOnce):
+    """Infos have the score of each player, in one array that each step writes to."""
+
+    def step(self, actions: dict[str, int]) -> Any:
+        if self._steps == 0:
+            self._score = np.zeros(1)
+        self._score += 1
+        *told, _ = super().step(actions)
+        return *told, {name: {"score": self._score} for name in actions}
+
+
+class ScoredInTurns(InTurns):
+    """The same in turns: the score is that of the player's own turns."""
+
+    def step(self, action: Any) -> Any:
+        name = self.agent_selection
+        super().step(action)
+        self.infos[name] = {"score": {"a": 1, "b": self._steps}[name]}
+
+
+@pytest.mark.parametrize(("env", "of_last"), [(ScoredInTurns, 2.0), (Scored, 3.0)])
+def test_a_game_s_last_infos_have_those_of_players_that_left_before(
+    env: Any, of_last: float
+) -> None:
+    with make_env_manager({"type": "base"}, [env], battle=True) as envs:
+        envs.keeps_infos = True
+        envs.launch()
+        for _ in range(2):
+            for _ in range(3):
+                envs.step({"action": np.zeros(2, np.int64)})
+            assert [info["score"] for info in envs.take_episodes().infos] == [1.0, of_last]
+            assert [np.ravel(info["score"])[0] for info in envs.infos[0]] == [1.0, of_last]
+
+
+def test_a_team_s_last_info_has_what_players_said_when_they_left() -> None:
+    class Bonus(Scored):
+        def step(self, actions: dict[str, int]) -> Any:
+            *told, infos = super().step(actions)
+            return *told, {n: {**info, f"by_{n}": 1} for n, info in infos.items()}
+
+    team = Team(as_battle(Bonus()))
+    team.reset(seed=0)
+    for _ in range(3):
+        info = team.step({"a": 0, "b": 0})[-1]
+    # what several say is of the first of those who are there
+    assert {"by_a": 1, "by_b": 1, "score": 3.0}.items() <= info.items()
+
+
 class ComesBack(InTurns):
     """In turns: a ends in its first turn, comes back after b's, and both are cut in its second."""
 
@@ -327,6 +375,22 @@ def test_a_foreign_battle_environment(form: str) -> None:
     assert (step.reward.tolist(), step.done) == ([1.0, -1.0], True)
     assert step.info[1]["eval_episode_return"] == -1.0
     assert [seen.shape for seen in step.obs] == [(3,)] * 2
+
+
+class ByNumber(SeedsBattle):
+    """Has its infos in a dict, by the players' numbers."""
+
+    def step(self, actions: Any) -> Any:
+        timestep = super().step(actions)
+        timestep.info = {"level": 3, **dict(enumerate(timestep.info))}
+        return timestep
+
+
+def test_a_foreign_battle_may_have_its_infos_by_number(form: str) -> None:
+    with make_env_manager({"type": form}, [ByNumber], battle=True) as manager:
+        manager.launch()
+        step = DictManager(manager).step({0: [0, 1]})[0]
+    assert [info["eval_episode_return"] for info in step.info] == [1.0, -1.0]
 
 
 class LimitedBattle(SeedsBattle):
@@ -565,6 +629,233 @@ def test_a_reset_may_show_what_those_see_who_do_not_act_yet() -> None:
         battle.reset(options={"steps": 1})
 
 
+class EndsOfAll(Solo):
+    """Ends are said of all at once, and the players stay in the list."""
+
+    def step(self, actions: Any) -> Any:
+        seen, paid, *_ = super().step(actions)
+        self.agents = list(self.possible_agents)
+        return seen, paid, {"__all__": not self.left}, {"__all__": False}, {}
+
+
+class OtherNames(Solo):
+    """Rewards or ends are by other names than the players'."""
+
+    def __init__(self, what: int) -> None:
+        super().__init__(2)
+        self._what = what
+
+    def step(self, actions: Any) -> Any:
+        told = [*super().step(actions)]
+        told[self._what] = {f"player_{name}": value for name, value in told[self._what].items()}
+        return tuple(told)
+
+
+def test_what_is_said_of_all_ends_all_who_play() -> None:
+    battle = as_battle(EndsOfAll(2))
+    battle.reset(seed=0)
+    assert [battle.step([0, 1])[2] for _ in range(2)] == [False, True]
+
+
+def test_what_is_said_of_all_ends_those_who_have_just_come() -> None:
+    class Joins(EndsOfAll):
+        def reset(self, *args: Any, **kwargs: Any) -> Any:
+            (seen, infos), self.agents = super().reset(*args, **kwargs), ["a"]
+            return {"a": seen["a"]}, infos
+
+        def step(self, actions: Any) -> Any:
+            seen, paid, *_ = super().step(actions)
+            return seen, paid, {"__all__": True}, {"__all__": False}, {}
+
+    battle = as_battle(Joins(2))
+    battle.reset(seed=0)
+    assert battle.step([0, None])[2]
+
+
+@pytest.mark.parametrize(("what", "name"), [(1, "rewards"), (2, "terminations")])
+def test_values_by_other_names_than_the_players_are_refused(what: int, name: str) -> None:
+    battle = as_battle(OtherNames(what))
+    battle.reset(seed=0)
+    with pytest.raises(EnvValueError, match=rf"{name}: by the names \['player_a', .* \['a', 'b'\]"):
+        battle.step([0, 1])
+
+
+def test_rewards_by_other_names_are_refused_in_turns_and_joint_environments_too() -> None:
+    class Turns(InTurns):
+        def step(self, action: Any) -> Any:
+            super().step(action)
+            self.rewards = {0: 1.0, 1: 0.0}
+
+    class Both(Joint):
+        def step(self, action: Any) -> Any:
+            seen, _, *others = super().step(action)
+            return seen, {"A": 1.0, "B": 0.0}, *others
+
+    for battle, actions in ((as_battle(Turns()), [0, None]), (as_battle(Both("dict")), [0, 1])):
+        battle.reset(seed=0)
+        with pytest.raises(EnvValueError, match="rewards: by the names"):
+            battle.step(actions)
+
+
+def test_one_that_nobody_has_named_is_refused() -> None:
+    class Stranger(Solo):
+        def step(self, actions: Any) -> Any:
+            told = super().step(actions)
+            self.agents = [*self.agents, "c"]
+            return told
+
+    battle = as_battle(Stranger(2))
+    battle.reset(seed=0)
+    with pytest.raises(EnvValueError, match=r"'c' is none of the possible_agents \['a', 'b'\]"):
+        battle.step([0, 1])
+    with pytest.raises(EnvError, match="possible_agents are empty"):
+        as_battle(Solo(0))
+
+
+class Remembers(Solo):
+    """A game at once that begins where the one before has left it; it knows some seeds alone."""
+
+    place: Any = None
+
+    def __init__(self, known: tuple[int, ...] = ()) -> None:
+        super().__init__(2)
+        self._known = known
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        assert seed is None or not self._known or seed in self._known, seed
+        if seed is not None or self.place is None:
+            self._rng = np.random.default_rng(seed)
+        self.place = self._rng.integers(1000) + (self.place or 0) / 1000
+        super().reset(seed, options)
+        return self._each(np.full(1, self.place, np.float32)), self._each({})
+
+
+@pytest.mark.parametrize(("kind", "cls"), [("pettingzoo", PettingZooEnv), ("team", TeamEnv)])
+def test_a_game_is_the_same_by_the_same_seed_whatever_it_remembers(kind: str, cls: Any) -> None:
+    """Its infos are looked at in a first reset, which its later games may show."""
+
+    def first(**settings: Any) -> list[Any]:
+        cfg = cls.parse_config(
+            {"env_id": f"{__name__}:Remembers", "collector_env_num": 1, **settings}
+        )
+        seed = np.random.SeedSequence(0)
+        with create_env_manager(cfg, evaluate=False, seed=seed) as envs:
+            envs.launch()
+            assert not envs.failures
+            return [column.tolist() for column in envs.observation.values()]
+
+    assert first() == first()
+    scenarios = {"seeds": [7, 9], "kwargs": {"known": [7, 9]}}
+    assert first(**scenarios) == first(**scenarios)
+
+
+def test_a_battle_of_the_seeds_kind_is_first_reset_by_a_seed() -> None:
+    class Seen(SeedsBattle):
+        seeds: ClassVar[list[int]] = []
+
+        def seed(self, seed: int) -> None:
+            self.seeds.append(seed)
+
+    as_battle(Seen(), 3)
+    assert Seen.seeds == [3]
+
+
+class Leaves(InTurns):
+    """In turns: b's first turn ends the game, pays both, and leaves nobody in the list."""
+
+    def observe(self, name: str) -> Any:
+        return np.full(1, self._steps, np.float32)
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        self.rewards = {"a": float(self._steps), "b": -1.0}
+        self.agent_selection = "b"
+        if self._steps == 2:
+            self.agents, self.terminations = [], dict.fromkeys("ab", True)
+
+
+class PaidTwice(InTurns):
+    """In turns: rewards stay as they are while one that has ended leaves."""
+
+    def step(self, action: Any) -> Any:
+        if action is not None:
+            self.rewards = {"a": 1.0, "b": 10.0}
+        super().step(action)
+
+
+def test_players_that_leave_at_once_have_their_last_reward_and_observation() -> None:
+    battle = as_battle(Leaves())
+    battle.reset(seed=0)
+    assert battle.step([0, None])[1].tolist() == [1.0, -1.0]
+    seen, paid, over, infos = battle.step([None, 0])
+    assert over
+    assert [float(own[0]) for own in seen] == [2.0, 2.0]
+    assert paid.tolist() == [2.0, -1.0]
+    assert [info["eval_episode_return"] for info in infos] == [3.0, -2.0]
+
+
+class Forgets(Leaves):
+    """In turns: b leaves in a's first step, and nothing is known of it any more."""
+
+    def observe(self, name: str) -> Any:
+        return {n: super(Forgets, self).observe(n) for n in self.agents}[name]
+
+    def step(self, action: Any) -> Any:
+        super().step(action)
+        self.agents, self.agent_selection = ["a"], "a"
+        for of_each in (self.rewards, self.terminations, self.truncations, self.infos):
+            of_each.pop("b", None)
+
+
+def test_one_that_is_forgotten_as_it_leaves_is_not_observed() -> None:
+    battle = as_battle(Forgets())
+    battle.reset(seed=0)
+    seen, paid, over, _ = battle.step([0, None])
+    assert (float(seen[0][0]), seen[1], over) == (1.0, None, False)
+    assert paid.tolist() == [1.0, 0.0]
+    assert battle.step([0, None])[2]
+
+
+def test_ends_in_turns_may_be_of_any_form_of_a_truth() -> None:
+    class Lists(InTurns):
+        def step(self, action: Any) -> Any:
+            super().step(action)
+            self.terminations = {n: [bool(np.all(end))] for n, end in self.terminations.items()}
+
+    battle = as_battle(Lists())
+    battle.reset(seed=0)
+    seen, _, over, _ = battle.step([0, None])
+    assert not over
+    assert seen[1] is not None
+    assert [battle.step([None, 0])[2] for _ in range(2)] == [False, True]
+
+
+def test_nobody_is_paid_while_one_leaves() -> None:
+    battle = as_battle(PaidTwice())
+    battle.reset(seed=0)
+    assert battle.step([0, None])[1].tolist() == [1.0, 10.0]
+
+
+@pytest.mark.parametrize("form", ["one", "dict", "by name"])
+def test_spaces_of_players_are_a_method_a_dict_or_one(form: str) -> None:
+    class Said(Solo):
+        observation_space, action_space = None, None  # type: ignore[assignment]
+
+        def __init__(self) -> None:
+            super().__init__(2)
+            for kind in ("observation_space", "action_space"):
+                one = getattr(super(), kind)("a")
+                each = dict.fromkeys("ab", one)
+                if form == "by name":
+                    setattr(self, f"{kind}s", each)
+                else:
+                    setattr(self, kind, one if form == "one" else gymnasium.spaces.Dict(each))
+
+    battle, method = as_battle(Said()), as_battle(Solo(2))
+    assert battle.observation_space == method.observation_space
+    assert battle.action_space == method.action_space
+
+
 class Ghost(Solo):
     """The first player is cut in the first step, and what it would see is still shown."""
 
@@ -670,6 +961,74 @@ def test_gymnasium_s_environments_of_several_players_are_battles(kind: str) -> N
     assert infos[1] == {"terminated": True, "truncated": False, "eval_episode_return": 6, "at": 3}
 
 
+class JointMasks(Joint):
+    """Masks are of all players: arrays, or with a part for each; in infos, or beside."""
+
+    def __init__(self, kind: str, form: str, *, in_info: bool) -> None:
+        super().__init__(kind)
+        self._form, self._in_info = form, in_info
+        if not in_info:
+            masks: Any = gymnasium.spaces.MultiBinary(4)
+            if form == "parts":
+                parts = self._each(*(gymnasium.spaces.MultiBinary(2) for _ in "ab"))
+                masks = type(self.action_space)(parts)
+            self.observation_space = gymnasium.spaces.Dict({
+                "observation": self.observation_space, "action_mask": masks,
+            })  # fmt: skip
+
+    def _masked(self, seen: Any, info: Any) -> Any:
+        masks = np.array([1, 0, 0, 1], np.int8)
+        mask = self._each(*masks.reshape(2, 2)) if self._form == "parts" else masks
+        mask = tuple(mask) if isinstance(mask, list) else mask
+        if self._in_info:
+            return seen, {**info, "action_mask": mask}
+        seen = tuple(seen) if isinstance(seen, list) else seen
+        return {"observation": seen, "action_mask": mask}, info
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self._masked(*super().reset(seed=seed))
+
+    def step(self, action: Any) -> Any:
+        seen, *others, info = super().step(action)
+        seen, info = self._masked(seen, info)
+        return seen, *others, info
+
+
+@pytest.mark.parametrize("in_info", [True, False])
+@pytest.mark.parametrize("form", ["array", "parts"])
+@pytest.mark.parametrize("kind", ["tuple", "dict"])
+def test_masks_of_all_players_are_split(kind: str, form: str, in_info: bool) -> None:
+    battle = as_battle(JointMasks(kind, form, in_info=in_info))
+    assert all(space["action_mask"].n == 2 for space in battle.observation_space)
+    for seen in (battle.reset(seed=0), battle.step([0, 2])[0]):
+        assert [own["action_mask"].tolist() for own in seen] == [[1, 0], [0, 1]]
+        assert [own["observation"].shape for own in seen] == [(2,), (2,)]
+    team = Team(as_battle(JointMasks(kind, form, in_info=in_info)))
+    assert team.observation_space.contains(team.reset(seed=0)[0])
+
+
+@pytest.mark.parametrize("mask", [np.array([0, 1], np.int8), [0, 1], (0, 1)])
+def test_a_mask_of_one_player_s_entries_is_that_of_each(mask: Any) -> None:
+    class OneForAll(JointMasks):
+        def _masked(self, seen: Any, info: Any) -> Any:
+            return seen, {"action_mask": mask}
+
+    seen = as_battle(OneForAll("tuple", "array", in_info=True)).reset(seed=0)
+    assert [own["action_mask"].tolist() for own in seen] == [[0, 1]] * 2
+
+
+def test_a_mask_of_no_discrete_action_stays_in_the_infos() -> None:
+    class Moves(JointMasks):
+        def __init__(self) -> None:
+            super().__init__("tuple", "array", in_info=True)
+            self.action_space = gymnasium.spaces.Tuple([gymnasium.spaces.Box(0, 1, (1,))] * 2)
+
+    battle = as_battle(Moves())
+    assert [own.shape for own in battle.reset(seed=0)] == [(2,), (2,)]
+    *_, infos = battle.step([np.zeros(1, np.float32)] * 2)
+    assert [info["action_mask"].size for info in infos] == [4, 4]
+
+
 def test_a_player_that_has_ended_is_paid_no_more() -> None:
     battle = as_battle(Joint("dict"))
     battle.reset(seed=0)
@@ -677,6 +1036,18 @@ def test_a_player_that_has_ended_is_paid_no_more() -> None:
         _, _, over, infos = battle.step(actions)
     assert over
     assert [info["eval_episode_return"] for info in infos] == [2, 6]
+
+
+def test_an_environment_of_several_players_may_be_asked_for_infos() -> None:
+    class Asked(Joint):
+        def reset(
+            self, *, seed: int | None = None, return_info: bool = True, options: Any = None
+        ) -> Any:
+            return super().reset(seed=seed)
+
+    battle = as_battle(Asked())
+    battle.reset(seed=0)
+    assert battle.step([0, 1])[1].tolist() == [1, 2]
 
 
 class EndsTogether(Joint):

@@ -224,6 +224,25 @@ def test_infos_of_a_game_s_end_are_not_those_of_the_reset_after_it() -> None:
         assert [(one["success"], one["deep"]) for one in manager.infos[0]] == [(True, {"t": 3})] * 2
 
 
+@pytest.mark.parametrize("form", ["single", "game", "vector"])
+def test_an_info_of_a_step_stays_as_it_was(form: str) -> None:
+    made_of = {
+        "single": lambda: make_env_manager(None, [Reusing] * 2),
+        "game": lambda: make_env_manager(None, [BothReusing], battle=True),
+        "vector": lambda: vector_manager(AllReusing, 2),
+    }
+    with made_of[form]() as manager:
+        manager.keeps_infos = True
+        manager.launch()
+        steps = []
+        for _ in range(5):
+            manager.step({"action": np.zeros(2, np.int64)})
+            infos = manager.infos[0]
+            steps.append(infos[1] if form == "game" else infos)
+        found = [np.max(info["t"] if form == "vector" else info["deep"]["t"]) for info in steps]
+        assert found == [1, 2, 3, 1, 2]
+
+
 def test_infos_of_ends_of_a_vector_environment_are_not_those_of_the_reset_after_it() -> None:
     info = last_infos(vector_manager(AllReusing, 2))
     assert info["t"].tolist() == [3, 3]

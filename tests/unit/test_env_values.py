@@ -258,6 +258,19 @@ def test_a_number_that_is_not_finite_fails_its_environment_by_name(
     assert any(text.startswith(f"an environment failed ({kind}") for text in once)
 
 
+@pytest.mark.parametrize(("dtype", "value"), [(np.float16, 7e4), (np.float32, 1e300)])
+def test_a_number_that_its_dtype_has_not_is_said_to_be_beyond_that(
+    dtype: Any, value: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = Task("bare")
+    task.space, task.odd = spaces.Box(-np.inf, np.inf, (2,), dtype), np.array([value, 0.0])
+    with manager_of("single", task) as envs, caplog.at_level(logging.WARNING, "hpcdi"):
+        envs.launch()
+        for _ in range(2):
+            envs.step({"action": np.zeros(envs.rows, np.int64)})
+    assert f"infinite, or beyond {np.dtype(dtype)} in step 2" in caplog.text
+
+
 def test_numbers_beyond_a_box_are_taken_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     task = Task("dict", at=0)
     task.space, task.odd = spaces.Box(0, 1, (2,)), np.array([50.0, 0.0], np.float32)

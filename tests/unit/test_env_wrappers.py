@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,11 @@ def test_an_evaluation_counts_the_environment_s_own_rewards() -> None:
         ({"type": "FrameStackObservation", "size": 2}, "TypeError: .*unexpected keyword .*'size'"),
         ("NormalizeObservation", "is of no use here: each environment would scale by statistics"),
         ("nowhere:Wrapper", "there is no module 'nowhere'"),
+        pytest.param(
+            "JaxToNumpy",
+            r"there is no module 'array_api_compat' \(needed by 'JaxToNumpy'\)",
+            marks=pytest.mark.skipif(find_spec("array_api_compat") is not None, reason="is there"),
+        ),
         ("hpcdi.env.wrappers:Wrong", "has no 'Wrong'.* It has ChannelsFirst, Components,"),
         ({"stack_size": 2}, "there is no wrapper ''"),
         ("ChannelsFirst", "ChannelsFirst: AttributeError|ChannelsFirst: AxisError"),

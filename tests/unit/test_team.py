@@ -18,13 +18,14 @@ from hpcdi.config.team import TeamConfig
 from hpcdi.config.words import dump
 from hpcdi.env.arguments import owner_of
 from hpcdi.env.contract import read_spaces
+from hpcdi.env.create import make_env_manager
 from hpcdi.env.games import Meet, Pincer, Recall, SpeakerListener, TwoStep
 from hpcdi.env.pettingzoo import as_battle
 from hpcdi.env.team import Team
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, PolicyError
 from hpcdi.policy import memories, networks
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.exploration import RANDOM, RandomFirst
+from hpcdi.policy.exploration import RANDOM, RandomActor, RandomFirst
 from hpcdi.policy.players import PolicyGroup, with_players
 from hpcdi.policy.returns import gae, n_step
 from hpcdi.policy.sequences import Sequences
@@ -140,6 +141,23 @@ def test_a_team_says_who_acts_and_what_each_step_brought() -> None:
     assert rewards == [[0, 10, 1], [-2, 20, 2], [-3, 0, 3], [-4, 0, 4]]
     assert (terminated, truncated) == (False, True)
     assert info == {"return/hare_0": 30, "return/hare_1": 10, "return/fox": -9}
+
+
+@pytest.mark.parametrize("form", ["base", "subprocess"])
+@pytest.mark.usefixtures("env_helpers")
+def test_a_team_that_is_cut_says_what_each_player_has_got_so_far(form: str) -> None:
+    with make_env_manager({"type": form}, [_relay] * 2) as envs:
+        envs.max_steps = 2
+        envs.launch()
+        actor = RandomActor(envs.spaces, np.random.SeedSequence(0))
+        for _ in range(2):
+            envs.step(actor.act(envs.observation, {}))
+        infos = envs.take_episodes().infos
+    assert infos == [{"return/hare_0": 30, "return/hare_1": 3, "return/fox": -2}] * 2
+
+
+def _relay() -> Team:
+    return Team(Relay())
 
 
 class Leaving:
