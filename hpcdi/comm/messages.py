@@ -321,7 +321,7 @@ class AdmitBlock(Message):
 
     block_id: int
     first_row: int
-    ring_rows: int  # rows of the whole ring; the same in every order
+    ring_rows: int  # rows of the whole ring, which may grow, and never shrinks
     shard: ShardRef
     sealed_at: float
 

@@ -220,6 +220,10 @@ class ReplayManager:
         orders = parts[rank].offer(ready, must_read=is_read_again)
         return [(rank, order) for order in orders]
 
+    def note(self, ready: BlockReady) -> None:
+        """Note that the steps of a block are counted: its items end the warm-up, see `ratio`."""
+        self.ratio.note(item_count(ready, self._rule), ready.env_steps)
+
     def take_given(self, ready: BlockReady) -> None:
         """Take a block of given data before learners start, see `open`; the backlog drops none."""
         self._published[ready.shard.path] = ready
@@ -308,9 +312,18 @@ class ReplayManager:
         first, as after a resume.
         """
         self.ratio.due(env_steps, self.samples_drawn())
+        return self.ratio.collectors_wait and not self._is_stuck
+
+    def owes(self, env_steps: int, *, more: bool) -> bool:
+        """Returns whether updates are due (`ReplayRatio.owes`), which its learners can make."""
+        may_draw = bool(self.partitions) and not self._is_stuck
+        return may_draw and self.ratio.owes(env_steps, self.samples_drawn(), more)
+
+    @property
+    def _is_stuck(self) -> bool:
+        """True if a learner cannot draw, but not where it reads its blocks first."""
         parts = self.partitions.values()
-        stuck = any(part.blocked and not part.backlog.must_read for part in parts)
-        return self.ratio.collectors_wait and not stuck
+        return any(part.blocked and not part.backlog.must_read for part in parts)
 
     def room(self, env_steps: int) -> float:
         """Transitions until collectors must wait, if learners draw nothing; see `ReplayRatio`."""

@@ -58,18 +58,27 @@ MAX_UNREAD = 4
 TRANSITIONS = SequenceRule()
 
 
-def make_placer(
-    buffer: ReplayIndex, block_bytes: int, first: BlockReady, rule: SequenceRule
-) -> RowPlacer:
-    """Make the placer of a partition's ring, which takes its size from the first block.
+def rows_of_ring(
+    buffer: ReplayIndex,
+    block_bytes: int,
+    ready: BlockReady,
+    rule: SequenceRule,
+    rows_per_item: float,
+) -> int:
+    """Returns the rows of a partition's ring, see `ring_rows`.
 
-    Its items may be short, as episodes are at first: sequences of full items are farther apart.
+    Args:
+        buffer: index of the items.
+        block_bytes: size at which collectors seal a block.
+        ready: a block.
+        rule: what an item is.
+        rows_per_item: of blocks so far. Their items may be short, as episodes are at first:
+            sequences of full items are farther apart.
     """
     size = buffer.capacity
-    full_block = block_rows(block_bytes, first.shard.row_bytes(), size)
-    rows_per_item = max(rule.apart, first.shard.rows / max(item_count(first, rule), 1))
-    rows = ring_rows(size, full_block, rows_per_item, buffer.min_fill, rule.most_rows)
-    return RowPlacer(rows)
+    full_block = block_rows(block_bytes, ready.shard.row_bytes(), size)
+    rows_per_item = max(rule.apart, rows_per_item)
+    return ring_rows(size, full_block, rows_per_item, buffer.min_fill, rule.most_rows)
 
 
 def item_count(ready: BlockReady, rule: SequenceRule) -> int:
@@ -310,7 +319,7 @@ class Partition:
     def place(self, ready: BlockReady) -> AdmitBlock:
         """Assign rows to a block; items of the blocks that it overwrites leave the index."""
         if self._placer is None:
-            self._placer = make_placer(self.buffer, self._block_bytes, ready, self.rule)
+            self._placer = RowPlacer(self._ring_for(ready, ready.shard.rows, ready))
         block = self._placed.get(ready.block_id)
         if block is not None:
             block.grow(ready)
@@ -318,6 +327,8 @@ class Partition:
             self._seal(block)
         else:
             rows = ready.capacity if ready.is_open else ready.shard.rows
+            if self.is_replay and self._placer.is_full(rows):
+                self._enlarge_ring(ready, self._placer)
             placement = self._placer.place(ready.block_id, rows)
             for block_id in placement.evicted:
                 self._forget(block_id)
@@ -328,6 +339,19 @@ class Partition:
         first_row = block.first_row + ready.first_row
         block.unread.append((ready, first_row))
         return self._order(ready, first_row)
+
+    def _ring_for(self, ready: BlockReady, rows: int, *blocks: BlockReady) -> int:
+        """Returns the rows of a ring where `rows` have the items of some blocks."""
+        items = sum(item_count(block, self.rule) for block in blocks)
+        rows_per_item = rows / max(items, 1)
+        return rows_of_ring(self.buffer, self._block_bytes, ready, self.rule, rows_per_item)
+
+    def _enlarge_ring(self, ready: BlockReady, placer: RowPlacer) -> None:
+        """Give the ring more rows where it is full and holds too few items: they became shorter."""
+        blocks = [block.ready for block in self._placed.values()]
+        if sum(item_count(block, self.rule) for block in blocks) < self.buffer.capacity:
+            rows = self._ring_for(ready, placer.head, *blocks)
+            placer.capacity = max(placer.capacity, rows)
 
     def _forget(self, block_id: int) -> None:
         """Forget a block whose rows were overwritten."""

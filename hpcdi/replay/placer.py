@@ -21,7 +21,8 @@ def ring_rows(
 ) -> int:
     """Rows of the ring for `partition_size` items, in blocks of up to `full_block` rows.
 
-    `rows_per_item` is measured on the first block: up to 2, where items are single transitions; of
+    `rows_per_item` is measured on the first block, and on all where the ring is full before it
+    holds as many items, which became shorter: up to 2, where items are single transitions; of
     sequences it is at least `SequenceRule.apart`. There is room for `min_fill` items however long
     those of later blocks are: up to `SequenceRule.most_rows` rows for each.
     """
@@ -39,16 +40,21 @@ class Placement:
 
 
 class RowPlacer:
-    """Assigns blocks consecutive rows of a ring of `capacity` rows; the oldest are evicted."""
+    """Assigns blocks consecutive rows of a ring of `capacity` rows; the oldest are evicted.
+
+    Attributes:
+        capacity: see above; where the ring `is_full`, it may have more.
+        head: the row after those of the block that was placed last.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._head = 0
+        self.head = 0
         self._blocks: deque[tuple[int, int, int]] = deque()  # block id, first row, end row
 
     def state_dict(self) -> dict[str, int]:
-        """``capacity``, and ``head``: the row after those of the block that was placed last."""
-        return {"capacity": self.capacity, "head": self._head}
+        """``capacity`` and ``head``."""
+        return {"capacity": self.capacity, "head": self.head}
 
     def restore(self, head: int, blocks: Iterable[tuple[int, int, int]]) -> None:
         """Continue where another placer was.
@@ -57,7 +63,11 @@ class RowPlacer:
             head: its `head`.
             blocks: id, first row and end row of each block that has rows, the oldest first.
         """
-        self._head, self._blocks = head, deque(blocks)
+        self.head, self._blocks = head, deque(blocks)
+
+    def is_full(self, rows: int) -> bool:
+        """Returns whether a block of so many rows would be the first after the ring's end."""
+        return self.head + rows > self.capacity
 
     def place(self, block_id: int, rows: int) -> Placement:
         """Place a block; a block never wraps around the end.
@@ -73,21 +83,21 @@ class RowPlacer:
                 "replay_buffer_size or lower system.storage.block_bytes"
             )
         evicted: list[int] = []
-        if self._head + rows > self.capacity:
-            evicted += self._evict(self._head, self.capacity)
-            self._head = 0
-        first = self._head
-        self._head += rows
-        evicted += self._evict(first, self._head)
-        self._blocks.append((block_id, first, self._head))
+        if self.is_full(rows):
+            evicted += self._evict(self.head, self.capacity)
+            self.head = 0
+        first = self.head
+        self.head += rows
+        evicted += self._evict(first, self.head)
+        self._blocks.append((block_id, first, self.head))
         return Placement(first, tuple(evicted))
 
     def trim(self, block_id: int, rows: int) -> None:
         """Shorten a block that will grow no more; if it is the newest, the rows behind are free."""
         if self._blocks and self._blocks[-1][0] == block_id:
             _, first, _ = self._blocks.pop()
-            self._head = first + rows
-            self._blocks.append((block_id, first, self._head))
+            self.head = first + rows
+            self._blocks.append((block_id, first, self.head))
 
     def _evict(self, start: int, end: int) -> list[int]:
         """Drop the blocks that reach into rows [start, end); they are the oldest ones."""

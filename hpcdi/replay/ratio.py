@@ -27,6 +27,9 @@ class ReplayRatio:
             ratio; None: there are no rounds.
         offline: samples that are drawn before anything is collected.
         batch: samples of an update, of all learners.
+        items: from so many in the buffer on it is drawn from: the warm-up ends when they have come
+            (`note`), sooner or later than after `warm_up` transitions; 0: as foreseen.
+        least: transitions after which the warm-up may end so.
 
     Attributes:
         collectors_wait: whether collectors are to wait.
@@ -40,6 +43,8 @@ class ReplayRatio:
         updates: Callable[[int], int] | None = None,
         offline: float = 0,
         batch: int = 1,
+        items: int = 0,
+        least: int = 0,
     ) -> None:
         self.collectors_wait, self._offline, self._batch = False, offline, float(batch)
         self._settings = {"ratio": ratio or 0.0, "offline": offline / batch}
@@ -47,6 +52,18 @@ class ReplayRatio:
         self._ratio, self._warm_up, self._slack, self._updates = ratio, warm_up, slack, updates
         self._granted = math.inf if updates is None else 0.0  # batches, where there is no ratio
         self._env_steps = 0
+        self._missing, self._least = items, least
+        self._beyond = 0  # transitions behind those of the last of these items
+        self._ended_at = 0 if items else -1  # transitions of the warm-up; 0: it is on, -1: foreseen
+
+    def note(self, items: int, env_steps: int) -> None:
+        """Note that transitions have come, and how many items of the buffer they are."""
+        if self._missing <= 0:
+            self._beyond += env_steps
+            return
+        self._missing -= items
+        if self._missing <= 0:
+            self._beyond = int(env_steps * -self._missing / items)
 
     def begin_round(self, transitions: int) -> None:
         """Grant the updates that follow a round of `transitions`: at least one, also of none.
@@ -104,13 +121,24 @@ class ReplayRatio:
         if self._ratio is None or self.is_offline(drawn):
             return math.inf
         self._env_steps = env_steps
-        first, samples = self._since(drawn)
+        first, samples = self._since(env_steps, drawn)
         due = self._ratio * max(0, env_steps - first) - samples
         if due > self._slack:
             self.collectors_wait = True
         elif due < self._slack / 2:
             self.collectors_wait = False
         return due
+
+    def owes(self, env_steps: int, drawn: int, more: bool) -> bool:
+        """Returns whether samples of an update, or more, are due by a ratio.
+
+        Args:
+            env_steps: transitions of the run so far.
+            drawn: samples of the run so far.
+            more: some more transitions are under way: as many samples will be.
+        """
+        due = self.due(env_steps, drawn)
+        return due < math.inf and (more or due >= self._batch)
 
     def room(self, env_steps: int, drawn: int) -> float:
         """Transitions until collectors must wait, if nothing is drawn meanwhile; may be infinite.
@@ -121,12 +149,15 @@ class ReplayRatio:
         """
         if self._ratio is None or self.is_offline(drawn):
             return math.inf
-        first, samples = self._since(drawn)
+        first, samples = self._since(env_steps, drawn)
         return first + (self._slack + samples) / self._ratio - env_steps
 
-    def _since(self, drawn: int) -> tuple[int, float]:
+    def _since(self, env_steps: int, drawn: int) -> tuple[int, float]:
         """Returns after how many transitions samples are due, and how many are drawn for these."""
-        first = max(self._warm_up, self._from_steps)
+        if self._missing <= 0 == self._ended_at:  # all of `env_steps` are noted
+            self._ended_at = max(self._least, env_steps - self._beyond)
+        warm_up = self._ended_at if self._ended_at > 0 else self._warm_up
+        first = max(warm_up, self._from_steps)
         return first, drawn - max(self._offline, self._from_drawn)
 
     def blocked(self, drawn: int, batch: int) -> str:
@@ -147,6 +178,7 @@ class ReplayRatio:
         return {
             **self._settings, "until": float(self._offline), "batch": self._batch,
             "from_steps": self._from_steps, "from_drawn": self._from_drawn,
+            "missing": self._missing, "beyond": self._beyond, "ended_at": self._ended_at,
         }  # fmt: skip
 
     def load_state_dict(
@@ -160,6 +192,8 @@ class ReplayRatio:
             drawn: samples of the run so far.
             train_iter: updates of the run so far.
         """
+        self._missing, self._beyond = int(state["missing"]), int(state["beyond"])
+        self._ended_at = int(state["ended_at"])
         until, offline, batch = state["until"], state["offline"], int(state["batch"])
         if drawn < until < math.inf:  # all that was drawn is learnt from, heard of or not
             train_iter = max(train_iter, math.ceil(offline - (until - drawn) / batch))
@@ -186,18 +220,25 @@ def replay_ratio_of(
     policy = config.policy
     ratio, warm_up = policy.replay_ratio, policy.warm_up
     batch = policy.learn.batch_size * learners
+    least, items = policy.random_collect_size, 0
+    if ratio is not None and not config.data:  # those have filled the buffer
+        items = policy.buffer.min_fill
     offline = offline_iterations(config) * batch
-    if config.data:  # which have filled the buffer
-        warm_up = 0 if offline else policy.random_collect_size
+    if config.data:
+        warm_up = 0 if offline else least
     if in_turns:
         fixed = policy.learn.update_per_collect
         updates = policy.usual_updates if fixed is None else lambda _transitions: fixed
         # where nothing is given, the buffer itself holds batches back until it is filled
         if ratio is None and not config.data:
-            warm_up = policy.random_collect_size
-        return ReplayRatio(ratio, warm_up, updates=updates, offline=offline, batch=batch)
+            warm_up = least
+        return ReplayRatio(
+            ratio, warm_up, updates=updates, offline=offline, batch=batch, items=items, least=least
+        )
     # with less slack than a few batches, or a rollout of every collector, learners and collectors
     # would wait for each other in turns
     rollouts = collectors * policy.collect.n_sample * config.env.collector_env_num
     slack = max(4 * batch, (ratio or 0.0) * rollouts)
-    return ReplayRatio(ratio, warm_up, slack, offline=offline, batch=batch)
+    return ReplayRatio(
+        ratio, warm_up, slack, offline=offline, batch=batch, items=items, least=least
+    )

@@ -149,6 +149,20 @@ class RowStore:
             self._allocate(fields_of(columns))
         self._copy(first_row, end, columns, 0)
 
+    def grow(self, capacity: int) -> None:
+        """Have more slots, column by column; what is written stays."""
+        if capacity <= self._capacity:
+            return
+        before, self._capacity = self._capacity, capacity
+        if not self._fields:
+            return
+        columns, records, self._columns = self._alone, self._records, {}
+        self._allocate(self._fields)
+        if records is not None and self._records is not None:
+            self._records.array[:before] = records.array
+        for name in list(columns):
+            self._columns[name][:before] = columns.pop(name)
+
     def _copy(self, start: int, stop: int, columns: Columns, offset: int) -> None:
         """Copy rows of columns, from row `offset`, into slots [start, stop)."""
         if stop - start > BLOCK_ROWS:

@@ -7,10 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fakes.replay import rollout
+from fakes.replay import block, rollout
 from fakes.scheduler import EVERY_S, Run
 from hpcdi.comm.messages import (
     AdmitBlock,
+    BlockAdmitted,
     CloseTask,
     CollectTask,
     Goodbye,
@@ -25,6 +26,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.schema import why_no_guests
+from hpcdi.replay.ratio import ReplayRatio
 from hpcdi.roles.coordinator.scheduler import Outcome, Phase
 from hpcdi.roles.coordinator.workers import GuestRules, Order
 from hpcdi.types import FIRST_GUEST
@@ -106,6 +108,18 @@ def test_a_guest_takes_no_place_of_a_rank() -> None:
     run.hear(GUEST, RankLost(), 3.0)
     assert run.tick(4.0) == []
     assert workers[working].closing_since is None
+
+
+def test_at_the_limit_guests_collect_no_more() -> None:
+    """Learners that are slower than they would never have made the updates that are due."""
+    run = Run(1, max_env_step=20)
+    run.main.replay.ratio = ReplayRatio(1.0, slack=100, batch=4)
+    run.hear(GUEST, READY)
+    run.hear(2, block(1, [10]))
+    run.hear(1, BlockAdmitted(1, 0.0))
+    orders = [*run.progress(GUEST, 11), *run.tick(1.0)]
+    closes = [order for order in orders if isinstance(order.message, CloseTask)]
+    assert closes == [Order(rank, CloseTask(run.tasks[rank].task_id)) for rank in (2, GUEST)]
 
 
 def test_the_end_of_the_run_is_a_guests_end(run: Run) -> None:

@@ -221,6 +221,20 @@ class World:
         }  # fmt: skip
 
 
+def test_a_run_that_is_resumed_at_its_limit_collects_no_round() -> None:
+    """It makes the updates that were due when it was stopped."""
+    world = World(0, max_env_step=48)
+    world.main.replay.ratio = ReplayRatio(1.0, updates=lambda _: 1, batch=8)
+    world.main.env_steps = 48
+    for number in (1, 2):
+        world.main.replay.take_given(block((3 << BLOCK_ID_BITS) + number, [24]))
+    world.run()
+    assert not world.scheduler.is_on
+    trace = world.trace()
+    assert [len(batches) for batches in trace["batches"].values()] == [6, 6]
+    assert trace["tasks"] == []
+
+
 def test_the_orders_are_the_same_whatever_comes_first() -> None:
     first = World(0)
     first.run()
@@ -314,6 +328,10 @@ def test_the_stop_value_ends_the_run() -> None:
         (
             {"policy": {"collect": {"collector": {"collector_max": 4}}}},
             "policy.collect.collector.collector_max",
+        ),
+        (
+            {"policy": {"other": {"commander": {"collector_task_space": 1}}}},
+            "policy.other.commander.collector_task_space",
         ),
     ],
 )

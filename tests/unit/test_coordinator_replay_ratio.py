@@ -13,7 +13,7 @@ from fakes.scheduler import EVERY_S, Run, evaluates
 from hpcdi.comm.messages import CollectPause
 from hpcdi.config.compiled import compile_config
 from hpcdi.errors import ConfigError
-from hpcdi.replay.manager import ReplayManager
+from hpcdi.replay.manager import ReplayManager, create_replay
 from hpcdi.replay.ratio import ReplayRatio, replay_ratio_of
 from hpcdi.roles.coordinator.workers import Order
 
@@ -205,6 +205,33 @@ def test_no_samples_are_due_for_the_transitions_of_the_first_sequences() -> None
     )
     assert (kept.due(2001, 0), kept.due(2011, 0)) == (0, 20)
     assert not kept.collectors_wait
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+@pytest.mark.parametrize("episode", [5, 30, 80])  # of which there is a sequence, one, three
+def test_samples_are_due_from_when_the_first_sequences_are_there(
+    episode: int, in_turns: bool
+) -> None:
+    """Learning waited where episodes were short, or learnt much at once, by what was foreseen."""
+    policy = {
+        "type": "r2d2",
+        "learn": {"replay_ratio": 2, "burn_in": 10, "batch_size": 8},
+        "collect": {"n_sample": 80, "unroll_len": 20},
+        "other": {"replay_buffer": {"min_fill": 100}},
+    }
+    replay = create_replay(config(**policy), in_turns=in_turns)
+    replay.open(1)
+    steps = number = 0
+    while replay.count() < 100:
+        ready, number, steps = block(number + 1, [episode]), number + 1, steps + episode
+        replay.note(ready)
+        read_all(replay, replay.assign(ready))
+    again = replay_ratio_of(config(**policy), in_turns=in_turns)
+    again.load_state_dict(replay.ratio.state_dict(), steps, 0, 0)
+    begins = episode * 100 // {5: 1, 30: 1, 80: 4}[episode]
+    for ratio in (replay.ratio, again):
+        ratio.note(1, 10)
+        assert ratio.due(steps + 10, 0) == 2 * (steps + 10 - begins)
 
 
 def updates(rounds: int, **policy: Any) -> list[int]:

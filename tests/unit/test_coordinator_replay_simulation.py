@@ -76,8 +76,8 @@ class Simulation:
 
     def read(self, learner: SimulatedLearner, order: AdmitBlock) -> BlockAdmitted:
         ready, torn = self.blocks[order.block_id]
-        if learner.ring.size == 0:
-            learner.ring = np.full(order.ring_rows, NO_TRANSITION)
+        more = np.full(order.ring_rows - learner.ring.size, NO_TRANSITION)
+        learner.ring = np.concatenate([learner.ring, more])
         assert order.first_row + ready.shard.rows <= learner.ring.size == order.ring_rows
         if torn:
             return BlockAdmitted(order.block_id, 0.0, "torn")

@@ -209,6 +209,16 @@ def test_a_best_checkpoint_that_is_torn_says_nothing_and_one_that_a_kill_left_do
 # --------------------------------------------------------------------------- the best evaluation
 
 
+@pytest.mark.parametrize("best", [INF, -INF])
+def test_an_infinite_best_evaluation_is_restored(best: float, tmp_path: Path) -> None:
+    groups, again = make_groups(), make_groups()
+    groups.main.recall(best, evaluation(best))
+    save_state(tmp_path / "x.h5", STATE_KIND, STATE_VERSION, groups.state_dict())
+    again.load_state_dict(load_state(tmp_path / "x.h5", STATE_KIND, STATE_VERSION))
+    assert again.main.best_evaluation == evaluation(best)
+    assert again.main.best == best
+
+
 def test_the_best_evaluation_is_restored_as_it_was(tmp_path: Path) -> None:
     groups, again = make_groups(), make_groups()
     groups.main.recall(261.6, evaluation(261.6))

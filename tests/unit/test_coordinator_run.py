@@ -37,10 +37,12 @@ def experiment(*, patience_s: float = LIMIT_S, keep_data: bool = True, **command
         {
             "env": {"env_id": "CartPole-v1", "stop_value": STOP_VALUE},
             "policy": {
+                # its collectors never pause: no more may be due at the end
+                "learn": {"replay_ratio": 1} if "max_env_step" in commander else {},
                 "other": {
                     "commander": {"eval_interval": 0.02, **commander},
                     "replay_buffer": {"replay_buffer_size": 136},
-                }
+                },
             },
             "system": {
                 "coordinator": {"start_timeout_s": patience_s, "stop_timeout_s": patience_s},

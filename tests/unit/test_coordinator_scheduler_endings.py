@@ -26,6 +26,7 @@ from hpcdi.comm.messages import (
     WorkerFailed,
 )
 from hpcdi.errors import EXIT_FAILED, EXIT_REQUEUE, state_after
+from hpcdi.replay.ratio import ReplayRatio
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.coordinator.workers import Evaluated, Order
 
@@ -116,6 +117,76 @@ def test_max_env_step() -> None:
     run = Run(max_env_step=100)
     assert len(run.progress(2, 99)) == 1
     assert run.progress(3, 1) == stops("max_env_step reached: 100 of 100")
+
+
+def test_at_max_env_step_updates_that_are_due_are_made_first() -> None:
+    """As in one process: short runs ended with hundreds of transitions unlearnt."""
+    run = Run(max_env_step=20, max_train_iter=9)
+    run.main.replay.ratio = ReplayRatio(1.0, slack=100, batch=4)
+    run.hear(2, block(1, [10]))
+    run.hear(1, BlockAdmitted(1, 0.0))
+    closes = [Order(rank, CloseTask(run.tasks[rank].task_id)) for rank in (2, 3)]
+    assert run.progress(3, 11)[:2] == closes
+    run.progress(3, 4)  # what it had yet
+    drawn = 0
+    for train_iter in range(6):
+        orders = run.ask(1, train_iter)
+        drawn += sum(isinstance(order.message, Batches) for order in orders)
+    assert drawn == 6, "25 transitions"
+    assert run.result(2, 2.0) == run.result(3, 2.0) == []
+    assert run.scheduler.may_work
+    assert [(order.rank, evaluates(order)) for order in run.ask(1, 6)] == [(3, True)]
+    run.result(3, 3.0, returns=(1.0,))
+    assert reason_of(run) == "max_env_step reached: 21 of 20"
+
+
+def at_the_limit(run: Run) -> None:
+    """Let rank 2 publish blocks of which 21 samples are due, and can be drawn."""
+    run.main.replay.ratio = ReplayRatio(1.0, slack=100, batch=4)
+    run.hear(2, block(1, [10]))
+    run.hear(1, BlockAdmitted(1, 0.0))
+    run.progress(2, 11)
+
+
+def test_a_collector_that_hangs_holds_up_no_end() -> None:
+    run = Run(max_env_step=20)
+    at_the_limit(run)
+    run.result(3, 1.0)
+    for train_iter in range(6):
+        run.ask(1, train_iter)
+    run.tick(TIMEOUTS.collector_task_s - 1)
+    assert run.scheduler.may_work
+    run.tick(TIMEOUTS.collector_task_s)
+    assert not run.scheduler.may_work
+
+
+def test_updates_that_are_due_are_made_while_a_collector_starts_yet() -> None:
+    """As where a run is resumed that was stopped meanwhile."""
+    run = Run(ready=False, max_env_step=20)
+    run.ready(1)
+    run.ready(2)
+    at_the_limit(run)
+    run.result(2, 1.0)
+    orders = [order for train_iter in range(6) for order in run.ask(1, train_iter)]
+    assert sum(isinstance(order.message, Batches) for order in orders) == 5
+    run.tick(2.0)
+    assert not run.scheduler.may_work
+
+
+@pytest.mark.parametrize("why", ["max_train_iter", "it cannot"])
+def test_updates_that_may_not_be_made_hold_up_no_end(why: str) -> None:
+    run = Run(max_env_step=20, max_train_iter=3)
+    run.main.replay.ratio = ReplayRatio(1.0, slack=100, batch=4)
+    if why == "max_train_iter":
+        run.hear(2, block(1, [10]))
+        run.hear(1, BlockAdmitted(1, 0.0))
+        for train_iter in range(3):
+            run.ask(1, train_iter)
+        run.main.reach(3)
+    else:
+        run.ask(1)
+    run.progress(3, 23)
+    assert not run.scheduler.may_work
 
 
 def test_a_run_that_is_resumed_at_its_limit_collects_no_more() -> None:

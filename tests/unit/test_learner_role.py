@@ -426,6 +426,31 @@ def test_who_has_begun_anew_is_ahead_of_who_has_not(step: Callable[..., Stepped]
     assert group.begun == 3
 
 
+@pytest.mark.parametrize("bound", [0, 1])
+def test_who_has_begun_anew_learns_from_no_rollout_of_the_policy_before(
+    bound: int, step: Callable[..., Stepped]
+) -> None:
+    buffer = {"max_staleness": bound} if bound else {}
+    model = {"obs_shape": 2, "action_shape": 2, "action_space": "discrete"}
+    config = settings(type="ppo", model=model, other={"replay_buffer": buffer})
+    run = step(config, group="exploiter")
+    run.tell(LearnTask("task"))
+    run.turn()
+    learner, training = run.learner, run.learner._learning
+    assert training is not None
+    learner._learn(training, on_policy_batch(0))
+    run.tell(BeginAnew("exploiter"))
+    run.turn()
+    moved = []
+    for number in range(1, 3 + bound):
+        before = copied(training.policy.state_dict()["model"])
+        learner._learn(training, on_policy_batch(number))
+        after = training.policy.state_dict()["model"]
+        moved.append(not all(torch.equal(tensor, after[name]) for name, tensor in before.items()))
+        assert training.train_iter == 1 + number
+    assert moved == [False] * (1 + bound) + [True]
+
+
 @pytest.mark.parametrize(("group", "is_same"), [("exploiter", True), (MAIN, False)])
 def test_a_learner_of_a_resumed_run_begins_anew_with_the_parameters_of_the_start(
     step: Callable[..., Stepped], group: str, is_same: bool
@@ -634,6 +659,19 @@ def test_policies_go_to_those_who_ask_also_while_no_data_come(step: Callable[...
     tensors = PolicyImage(later.version, later.data.tobytes()).state_dict()
     expected = {"encoder.1.weight", "encoder.1.bias", "advantage.weight", "advantage.bias"}
     assert tensors.keys() == expected
+
+
+def test_who_wants_the_newest_policy_gets_no_older_one_though_few_are_offered(
+    step: Callable[..., Stepped],
+) -> None:
+    """As evaluations do: the last one was of a policy up to `send_policy_freq` iterations old."""
+    run = step(settings({"send_policy_freq": 10}))
+    run.begin()
+    run.learn(3)
+    run.serve(20)  # so that it is not idle
+    run.tell(PolicyRequest(0, at_once=True), sender=COLLECTOR)
+    run.turn()
+    assert [update.version for update in run.policies] == [4]
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,21 @@ def test_a_batch_is_what_was_written_at_its_rows(history: tuple[int, list[int]],
     assert batch["next"][:, 0].tolist() == following
 
 
+@pytest.mark.parametrize("names", [("obs", "done", "offset"), ("obs", "offset")])
+def test_a_ring_that_grows_keeps_what_is_written(names: tuple[str, ...]) -> None:
+    ring = RowStore(6, views=[VIEW])
+    large = {"picture": np.arange(6 * 3000, dtype=np.float32).reshape(6, 3000)}
+    ring.grow(8)
+    ring.write(2, {n: c for n, c in make_columns(0, 6).items() if n in names} | large)
+    before = ring.gather(np.arange(2, 7))
+    ring.grow(8)
+    ring.grow(20)
+    ring.write(14, {n: c for n, c in make_columns(9, 6).items() if n in names} | large)
+    after = ring.gather(np.arange(2, 7))
+    assert all(np.array_equal(column, after[name]) for name, column in before.items())
+    assert ring.gather(np.array([14]))["next"].tolist() == [[10.0, 10.5]]
+
+
 def test_dtypes_and_shapes_are_those_of_the_first_block() -> None:
     ring = RowStore(4)
     ring.write(1, {"a": np.ones((2, 2), "f4"), "b": np.ones(2, bool)})

@@ -301,7 +301,8 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
 
     def _end_task(self, collector: BaseParallelCollector) -> None:
         """Hand on what a task has produced: its last data, or the policy that it evaluated."""
-        if self._task.lockstep is not None:  # rank 0 waits for all data, then for the result
+        # rank 0 waits for all data, then for the result
+        if self._task.lockstep is not None or not self._task.eval_flag:
             self._data.flush()
         if self._task.eval_flag:
             self._publish_if_best(self._task, collector)

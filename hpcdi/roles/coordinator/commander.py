@@ -246,6 +246,16 @@ class Commander:
         """Returns the reason to end the run at a limit; empty: there is none."""
         return self._limits.reached(self.groups.env_steps, self.groups.main.train_iter)
 
+    def owes_updates(self, more: bool) -> bool:
+        """Returns whether updates are to be made yet for what was collected (`replay_ratio`).
+
+        Args:
+            more: collectors still have some transitions.
+        """
+        if self._limits.reached(0, self.groups.main.train_iter):
+            return False
+        return any(g.is_learning and g.replay.owes(g.env_steps, more=more) for g in self.groups)
+
     def count_block(self, ready: BlockReady) -> None:
         """Count a block that was published now, or before the run was resumed."""
         if self.league is not None:

@@ -295,6 +295,7 @@ class Group:
         """Count a published block's steps: only what is published still exists after a restart."""
         self.env_steps += ready.env_steps
         self.episodes += ready.episodes
+        self.replay.note(ready)
 
     def share_out(self, collectors: int) -> CollectPause:
         """Let each collector make its share of what may come before the learners draw, and wait.
@@ -441,9 +442,11 @@ class Group:
         self.env_steps, self.episodes = state["env_steps"], state["episodes"]
         self.train_iter, self.priorities_stale = state["train_iter"], state["priorities_stale"]
         self.began_at, self.evaluated_iter = state["began_at"], state["evaluated_iter"]
-        self.best = -math.inf if state["best"] is None else state["best"]
         best = state["best_evaluation"]
         self.best_evaluation = Evaluation(**json.loads(best)) if best else None
+        self.best = -math.inf if state["best"] is None else state["best"]
+        if state["best"] is None and self.best_evaluation is not None:  # it may be infinite
+            self.best = max(self.best, self.best_evaluation.mean)
         if state["evaluates_as"] != self.evaluates_as:
             if self.best > -math.inf:
                 LOGGER.warning(

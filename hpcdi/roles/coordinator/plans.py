@@ -100,7 +100,9 @@ class FreePlan:
             if task is None:
                 break
             orders += run.give(task, now)
-        if run.collectors_wanted is not None:
+        if run.settles:
+            orders += workers.close_collecting(now)
+        elif run.collectors_wanted is not None:
             orders += workers.close_surplus(run.collectors["working"] or 0, now)
         if commander.evaluation_is_due(now):  # all collectors are busy: one makes room
             orders += workers.close_oldest(now)
@@ -119,8 +121,9 @@ class FreePlan:
         return [*run.admit(ready), *run.end_at_limit(now)]
 
     def published(self, run: Scheduler, now: float) -> list[Order]:
-        """Let collectors wait where they are ahead of the learners."""
-        return run.pause(now)
+        """Let collectors wait where they are ahead of the learners, and end them at a limit."""
+        closing = run.workers.close_collecting(now) if run.settles else []
+        return [*run.pause(now), *closing]
 
     def stored(self, run: Scheduler, block: BlockStored) -> None:
         """Tell its replay buffer."""
@@ -260,7 +263,7 @@ class LockstepPlan:
             orders = run.take_snapshot(now)
         self._is_first = False
         group = self._group(run)
-        if group.replay.is_offline:  # it learns from what was given
+        if group.replay.is_offline or run.settles:  # it learns from what is there
             return orders + self._give(run, [], RoundStep.COLLECT, now)
         tasks = [run.commander.collect_task(group) for _ in run.workers.free_collectors]
         return orders + self._give(run, tasks, RoundStep.COLLECT, now)

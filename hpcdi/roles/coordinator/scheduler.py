@@ -140,6 +140,8 @@ class Scheduler:
             from before a resume.
         guest_steps: environment steps of guests, since this start.
         unwritten: number of blocks that were lent and never stored: their collectors died.
+        settles: the limit that is reached, while collectors are to end, and the updates that are
+            due are made, before the run ends; empty: it goes on.
     """
 
     patience_s = 0.05
@@ -172,6 +174,7 @@ class Scheduler:
         self._deadline = float("inf")  # for workers to report; when stopping, to say goodbye
         self._ending: Outcome | None = None  # the outcome, while the last evaluation is under way
         self._last_task = ""  # id of that evaluation
+        self.settles = ""
 
     def handle(self, message: Message, rank: int, now: float) -> list[Order]:
         """Returns the orders that follow from one message; see `handle_all`."""
@@ -277,6 +280,7 @@ class Scheduler:
             self._observe(rank, ComesBack())
             self._fit_task_space()
         orders += self._assign(now)
+        orders += self.end_at_limit(now) if self.settles else []
         # a batch waits for the rollouts of all ranks that collect: one that evaluates now does not
         orders += [*self._learn(now), *self.pause(now)]
         return orders + self._plan.snapshot(self, now)
@@ -338,9 +342,18 @@ class Scheduler:
         return self._end(outcome, now) if may_evaluate else self.stop(outcome, now)
 
     def end_at_limit(self, now: float) -> list[Order]:
-        """End the run if it has reached a limit."""
+        """End the run if it has reached a limit.
+
+        At `max_env_step` collectors end first, and the updates that are due are made (`settles`).
+        """
         reason = self.commander.limit_reached()
-        return self._end(Outcome("done", reason, EXIT_DONE), now) if reason else []
+        if not reason:
+            return []
+        more = self.workers.ranks_collect(now) or bool(self._unstored)
+        if self.is_on and self._ending is None and self.commander.owes_updates(more):
+            self.settles = self.settles or reason
+            return []
+        return self._end(Outcome("done", self.settles or reason, EXIT_DONE), now)
 
     def _end(self, outcome: Outcome, now: float) -> list[Order]:
         """End the run, after a last evaluation if anything was learnt since the one before.

@@ -61,7 +61,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import human_bytes, human_count
 from hpcdi.utils.threads import JobThread
 
-STATE_FILE, STATE_KIND, STATE_VERSION = "coordinator.h5", "coordinator", 7
+STATE_FILE, STATE_KIND, STATE_VERSION = "coordinator.h5", "coordinator", 8
 _PREFIX = "snapshot_"
 
 

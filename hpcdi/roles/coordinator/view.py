@@ -363,11 +363,15 @@ class RunView:
         self._league = LeagueView(layout.league_file, self._writer, self._writer.event_file)
         limits = dataclasses.astuple(RunLimits.of(config))
         interval_s = config.system.coordinator.progress_interval
-        self._line = StatusLine(
-            is_terminal=is_terminal, interval_s=interval_s, limits=limits, started=self._started
-        )
         self._file = StatusFile(
             layout.status_file, limits, config.env.stop_value, evaluates_as(config)
+        )
+        self._line = StatusLine(
+            is_terminal=is_terminal,
+            interval_s=interval_s,
+            limits=limits,
+            started=self._started,
+            evaluated_before=self._file.evaluated_before,
         )
 
     @property

@@ -626,6 +626,15 @@ class Workers:
         """Ranks that collect for a group and were not ordered to end."""
         return list(self._collecting.get(group.name, ()))
 
+    def ranks_collect(self, now: float) -> bool:
+        """Returns whether a rank collects, maybe to its end, which is not overdue.
+
+        Guests are no ranks.
+        """
+        patience_s = self.timeouts.collector_task_s
+        ranks = (w for w in self._busy.values() if w.is_collecting and not w.is_guest)
+        return any(not worker.is_overdue(now, patience_s) for worker in ranks)
+
     @property
     def policy_versions(self) -> dict[int, int]:
         """Rank -> version of the policy by which it acts, of the ranks that act for main."""
@@ -663,6 +672,11 @@ class Workers:
         if staying <= space:
             return []
         return self._close(_newest(staying - space, self._staying), now)
+
+    def close_collecting(self, now: float) -> list[Order]:
+        """Order all collect tasks to end, those of guests, too."""
+        of_groups = self._collecting.values()
+        return self._close([one for workers in of_groups for one in workers.values()], now)
 
     def close_all(self, group: Group, now: float) -> list[Order]:
         """Order all collect tasks and evaluations of a group to end."""

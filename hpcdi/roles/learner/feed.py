@@ -317,6 +317,7 @@ class Feed:
             columns = {name: c for name, c in fetched.items() if not name.startswith(f"{INFO}/")}
             if self._ring is None:
                 self._ring = RowStore(order.ring_rows, views=order.shard.views)
+            self._ring.grow(order.ring_rows)
             self._ring.write(order.first_row, columns)
         except (StoreError, BufferContractError) as problem:
             error = str(problem)

@@ -73,11 +73,13 @@ class PolicyPublisher:
         self._image: PolicyImage | None = None
         self._train_iter = 0
         self._waiting: set[int] = set()
+        self._at_once: set[int] = set()  # those of them that wait for the present policy
 
     def forget(self, rank: int) -> None:
         """Drop the request of a collector that died."""
         with self._lock:
             self._waiting.discard(rank)
+            self._at_once.discard(rank)
 
     def request(self, rank: int, request: PolicyRequest) -> None:
         """Take a collector's request (on the communication thread).
@@ -91,9 +93,20 @@ class PolicyPublisher:
             is_newest = image is not None and image.version >= self._train_iter
             if image is None or not (is_newest if request.at_once else is_newer):
                 self._waiting.add(rank)
+                self._at_once |= {rank} if request.at_once else set()
                 return
             self._waiting.discard(rank)
+            self._at_once.discard(rank)
             self._send_policy(rank, image.version, image.data if is_newer else b"")
+
+    def is_awaited(self, train_iter: int) -> bool:
+        """Returns whether a collector waits for this version, and takes no older one.
+
+        Args:
+            train_iter: version of the learner's present policy.
+        """
+        self._train_iter = train_iter
+        return bool(self._at_once)
 
     def is_wanted(self, train_iter: int) -> bool:
         """Returns whether this version is newer than the last, and wanted by a collector or file.
@@ -110,7 +123,7 @@ class PolicyPublisher:
         image = PolicyImage.of(state_dict, train_iter)
         with self._lock:
             self._image, self._train_iter = image, train_iter
-            waiting, self._waiting = self._waiting, set()
+            waiting, self._waiting, self._at_once = self._waiting, set(), set()
             for rank in waiting:
                 self._send_policy(rank, image.version, image.data)
         self.published += 1

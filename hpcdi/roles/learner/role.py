@@ -105,6 +105,7 @@ class Learner(MessageSide):
         self._is_stopping = False  # rank 0's Stop has arrived
         self._is_over = False  # and was carried out, after the batches that came before it
         self._at_start: dict[str, Any] = {}  # the policy's state before its first batch
+        self._of_before = 0  # batches that are left out: a policy made them that is gone
         self._publisher = PolicyPublisher(self._send, self._policy_file(), context.group)
         self.pump = context.make_pump(
             context.link, self._handlers(), self.ask, self.listen, begins=False
@@ -288,6 +289,12 @@ class Learner(MessageSide):
         """
         self.meter.mark("wait")
         self._group.begun += 1
+        if self._of_before:  # it counts, so that collectors take the policy that has begun anew
+            self._of_before -= 1
+            training.train_iter += 1
+            self._offer_policy(training, False)
+            self._go_on(training)
+            return
         policy, link = self._place.config.policy, self._place.link
         may_repeat = self._group.size > 1 and link.ranks_may_die and not policy.cuda
         backup = copied(training.policy.state_dict()) if may_repeat and policy.on_policy else None
@@ -305,6 +312,8 @@ class Learner(MessageSide):
 
     def _go_on(self, training: Training) -> None:
         """Ask for the next batch, or end the task where all its iterations are done."""
+        if self._publisher.is_awaited(training.train_iter):  # however seldom it is offered
+            self._offer_policy(training, True)
         learner = self._place.config.policy.learn.learner
         if training.train_iter >= learner.train_iterations:
             self._end_task()
@@ -326,6 +335,9 @@ class Learner(MessageSide):
         else:
             self._group.begun += 1  # who has begun anew is ahead of who has not: see Membership
             training.policy.load_state_dict(copied(self._at_start))
+            policy = self._place.config.policy
+            if policy.on_policy and not policy.CORRECTS_STALENESS:
+                self._of_before = 1 + policy.buffer.staleness_bound
             LOGGER.info("%s begins anew", order.player)
 
     def _end_task(self) -> None:
