@@ -44,6 +44,8 @@ _RUNS = ("train", "serial", "join", "sweep")
 """Commands that go on where nobody reads their output any more."""
 _ONCE = {"submit": "submit a run of its own", "sweep": "start a sweep of its own"}
 """What each task of a launcher would do, where the command is no ranks'."""
+_READ = {("sweep", "status")}
+"""Those of them that start nothing."""
 DESCRIPTION = """\
 Distributed reinforcement learning as one MPI program: rank 0 coordinates, some ranks learn, the
 others collect.
@@ -89,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.prepare(is_run=command in _RUNS)
     need_home()
     try:
-        _check_tasks(command)
+        _check_tasks(arguments)
         with idle_threads_sleep():
             module = import_module(f"hpcdi.commands.{command}")
             early.give_back(signal.SIGINT)
@@ -142,16 +144,19 @@ def _at_home(word: str) -> str:
     return f"{option}{equals}{Path(value).expanduser()}" if is_path else word
 
 
-def _check_tasks(command: str) -> None:
+def _check_tasks(arguments: Sequence[str]) -> None:
     """Check that a command that is no ranks' has not been started by each of several tasks.
 
     Serial runs may be: `seed=$SLURM_PROCID` makes different ones of them. The first one says it.
 
+    Args:
+        arguments: the command, and what follows it.
+
     Raises:
         LaunchError: each task would submit, or start, the whole.
     """
-    launched = detect(os.environ)
-    if launched.tasks == 1:
+    command, launched = arguments[0], detect(os.environ)
+    if launched.tasks == 1 or tuple(arguments[:2]) in _READ:
         return
     tasks = f"{launched.tasks} tasks of {launched.launcher}"
     if command in _ONCE:

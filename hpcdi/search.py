@@ -238,10 +238,12 @@ def _suggested(trial: Trial, dimension: Dimension) -> Value:
 
 
 def _study_in(path: Path) -> Study:
-    """Returns the study in a journal file, which is made if there is none."""
+    """Returns the study in a journal file, or where a link leads; it is made if there is none."""
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+
+    path = path.resolve()
 
     class MendingLock(JournalFileSymlinkLock):
         """A journal's lock that drops a last line which a killed process has not written whole.

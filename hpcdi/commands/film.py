@@ -22,6 +22,7 @@ from hpcdi.roles.collector.loop import Loop, evaluate
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import published
 from hpcdi.store.disk_full import or_refuse
+from hpcdi.store.layout import of_run
 from hpcdi.types import Array, Episodes, Settings, Step
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.metrics import human_return
@@ -143,7 +144,7 @@ class Film(Closing):
             raise LaunchError(
                 f"nothing here encodes a film ({error}): pip install 'hpcdi[video]'"
             ) from error
-        file = name.with_name(name.name + suffix)
+        file = of_run(name.with_name(name.name + suffix))
         with or_refuse(f"the film {short(file)}"), published(file) as out:
             out.write(encoded)
         return file, len(pictures)

@@ -97,7 +97,9 @@ def lost_shards(layout: RunLayout) -> Iterator[str]:
             needed = blocks_in(folder)
         gone = absent(layout, needed)
         if gone and folder.is_dir():  # a running run may have removed both
-            yield f"{folder}: {len(gone)} blocks that it needs are gone, {gone[0]} first"
+            are = "is" if len(gone) == 1 else "are"
+            lost = f"{counted(len(gone), 'block')} that it needs {are} gone"
+            yield f"{folder}: {lost}, {gone[0]} first"
 
 
 def lost_players(layout: RunLayout) -> Iterator[str]:

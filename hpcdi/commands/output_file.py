@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import IO
 
 from hpcdi.errors import LaunchError
+from hpcdi.run import latest
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import published
 from hpcdi.store.disk_full import or_refuse
-from hpcdi.store.layout import RunLayout
+from hpcdi.store.layout import RunLayout, of_run
 
 _SWEEP = ("sweep.json", "population.json", "optuna.journal", "trials", "experiments")
 _MADE = (".html", ".svg", ".png", ".pt2", ".onnx", ".c", ".h", ".f90", ".parquet")
@@ -30,7 +31,8 @@ def output_file(path: Path, runs: Iterable[Path] = ()) -> Iterator[IO[bytes]]:
         LaunchError: it cannot be written, or is a run's own.
     """
     with or_refuse(short(path)):
-        place = path.resolve()
+        asked = path.resolve()
+        place = of_run(asked)
         is_device = place.exists() and not (place.is_file() or place.is_dir())
     if _is_of_a_run(place, {RunLayout(run).root.resolve() for run in runs}):
         raise LaunchError(
@@ -38,6 +40,7 @@ def output_file(path: Path, runs: Iterable[Path] = ()) -> Iterator[IO[bytes]]:
         )
     with or_refuse(short(path)), place.open("wb") if is_device else published(place) as file:
         yield file
+    latest.show(asked)
 
 
 def path_of(output: str | None, default: str) -> Path:

@@ -197,7 +197,7 @@ def _named_folder(name: str) -> Path:
         *(run for place in places for run in _runs_in_default_place(place)),
     ]:
         layout = RunLayout(run)
-        jobs = jobs_of(layout, run_folder.read(run), read_progress(layout))
+        jobs = jobs_of(layout, run_folder.read(run))
         if (sweep := _packed_sweep_of(run, name)) is not None:
             shown = run_folder.short(sweep)
             raise LaunchError(
@@ -228,7 +228,7 @@ def _packed_sweep_of(run: Path, job: str) -> Path | None:
 def _is_packed_into(sweep: Path, job: str) -> bool:
     """Returns whether a job, or the array of which it is a task, does all runs of a sweep."""
     packed = read_json(sweep / SWEEP_FILE).get("job")
-    jobs = {packed, *jobs_of(RunLayout(sweep), {}, {})} if packed else ()
+    jobs = {packed, *jobs_of(RunLayout(sweep), {})} if packed else ()
     return job in jobs or job.partition("_")[0] in jobs
 
 
@@ -245,7 +245,7 @@ def _gives_up(run: Path, facts: Mapping[str, Any], job: str) -> bool:
     if is_over:
         return True
     last = slurm_job_of(slurm_queue.texts_of(facts.get("slurm"))).partition("_")[0]
-    return job.partition("_")[0] == last or job in jobs_of(RunLayout(sweep), {}, {})
+    return job.partition("_")[0] == last or job in jobs_of(RunLayout(sweep), {})
 
 
 def runs_of(names: Iterable[str]) -> list[Path]:
@@ -319,21 +319,19 @@ def read_progress(layout: RunLayout) -> dict[str, Any]:
     for name in ("evaluation", "best_evaluation"):
         if name in progress and None in (progress[name].get("mean"), *progress[name].values()):
             del progress[name]
-    return {**progress, "job": slurm_queue.texts_of(progress.get("job"))} if progress else {}
+    return progress
 
 
-def jobs_of(layout: RunLayout, facts: Mapping[str, Any], progress: Mapping[str, Any]) -> list[str]:
+def jobs_of(layout: RunLayout, facts: Mapping[str, Any]) -> list[str]:
     """Returns the ids of a run's jobs: that of its last start, and those that were to go on.
 
     Args:
         layout: the run folder.
         facts: run.json.
-        progress: status.json.
     """
     submitted = read_json(layout.submit_file), read_json(layout.next_job_file)
     variables = (
         slurm_queue.texts_of(facts.get("slurm")),
-        slurm_queue.texts_of(progress.get("job")),
         *(slurm_queue.texts_of(s.get("job")) for s in submitted),
     )
     return list(dict.fromkeys(filter(None, map(slurm_job_of, variables))))
@@ -344,13 +342,13 @@ def job_to_come(layout: RunLayout) -> QueueJob | None:
 
     It waits; or it is on and has not come to the folder yet, or has a script that requeues it.
     """
-    facts, submitted = run_folder.read(layout.root), jobs_of(layout, {}, {})
+    facts, submitted = run_folder.read(layout.root), jobs_of(layout, {})
     beat_s = _age_s(layout.lock_file) or 0.0
     if run_lock.original_of(layout, run_lock.holder_of(layout), beat_s):
         return None  # they are its original's
     is_over = facts.get("state", "running") != "running" and not _is_to_resume(facts)
     last = slurm_job_of(slurm_queue.texts_of(facts.get("slurm")))
-    for job_id in jobs_of(layout, facts, {}):
+    for job_id in jobs_of(layout, facts):
         if _gives_up(layout.root, facts, job_id):
             continue
         job = slurm_queue.ask(job_id)
@@ -420,10 +418,7 @@ def asked_at_once(runs: Iterable[Path]) -> Callable[[str], QueueJob | None]:
     """
     layouts = ((RunLayout(run.absolute()), run_folder.read(run)) for run in runs)
     jobs = slurm_queue.ask_all(
-        job
-        for layout, facts in layouts
-        if _may_go_on(facts)
-        for job in jobs_of(layout, facts, read_progress(layout))
+        job for layout, facts in layouts if _may_go_on(facts) for job in jobs_of(layout, facts)
     )
 
     @functools.cache
@@ -439,7 +434,7 @@ def _status(
     layout: RunLayout, facts: dict[str, Any], ask: Callable[[str], QueueJob | None], job_id: str
 ) -> RunStatus:
     progress, holder = read_progress(layout), run_lock.holder_of(layout)
-    job_ids = jobs_of(layout, facts, progress)
+    job_ids = jobs_of(layout, facts)
     if job_id and job_id not in job_ids:
         job_ids.append(job_id)
     damage = run_folder.damage_of(layout)

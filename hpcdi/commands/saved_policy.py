@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcdi.commands.run_state import newest_below
 from hpcdi.config.compiled import show_notes
-from hpcdi.config.load import read_mapping
+from hpcdi.config.load import misplaced, read_mapping
 from hpcdi.config.modules import folders_of_modules, holds_modules, modules_beside, named_code
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
@@ -101,7 +101,7 @@ def find_policy(
     place = Path(path).absolute()
     check_entry(place)  # or it would be said not to be there
     if not place.exists():
-        raise LaunchError(f"there is no {short(place)}; name {_NAMES}")
+        raise LaunchError(f"there is no {short(place)}{misplaced(path) or f'; name {_NAMES}'}")
     layout = RunLayout(place)
     is_run = layout.run_file.is_file() or layout.latest_policy.is_file()
     if which is not None and not is_run:

@@ -10,12 +10,12 @@ from typing import Any
 from hpcdi.commands.options import add_run, at_least, make_parser
 from hpcdi.commands.run_state import RunStatus, find_run, status_of
 from hpcdi.config.load import load
-from hpcdi.config.schema import learners_of
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
-from hpcdi.run.placement import learner_count
+from hpcdi.run.placement import least_collectors
 from hpcdi.run.run_folder import short
 from hpcdi.run.signals import LOOK_S
 from hpcdi.run.slurm_queue import nobody
+from hpcdi.run.solver_ranks import world_of
 from hpcdi.store.atomic import write_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
@@ -122,17 +122,15 @@ def _check(status: RunStatus, wanted: int) -> tuple[int, int]:
     config = load(str(status.layout.config_file)).config
     if config.system.deterministic:
         raise LaunchError(f"{run} is deterministic: its collectors cannot change")
-    if config.policy.on_policy:
-        needed = learner_count(config)
-    else:
-        needed = sum(count > 0 for count in learners_of(config).values())
+    needed = least_collectors(config)
     if config.policy.on_policy and wanted < needed:
         raise LaunchError(f"{run} learns on-policy: each of {needed} learners needs a collector")
     ranks: int = sum(place["role"] == "collector" for place in status.facts["placement"])
     if wanted > ranks:
+        own = len(status.facts["placement"]) + wanted - ranks
         raise LaunchError(
             f"{run} has {counted(ranks, 'collector rank')}, and none can be added while it runs; "
             f"stop it and resume it with more: hpcdi train --resume {run} "
-            f"-n {len(status.facts['placement']) + wanted - ranks}"
+            f"-n {world_of(own, config)}"
         )
     return ranks, needed

@@ -19,7 +19,10 @@ from hpcdi.commands.options import add_run, make_parser, seconds_from
 from hpcdi.commands.run_state import SWEEP_FILE, RunStatus, find_run, settings_of, status_of
 from hpcdi.errors import LaunchError
 from hpcdi.run import run_folder
+from hpcdi.run.environment import slurm_job_of
+from hpcdi.run.job_end import END_VARIABLE
 from hpcdi.run.run_folder import short
+from hpcdi.run.slurm_queue import texts_of
 from hpcdi.store.atomic import read_json
 from hpcdi.store.checkpoints import MANIFEST
 from hpcdi.store.layout import RunLayout
@@ -235,7 +238,7 @@ def _job(status: RunStatus) -> list[str]:
     job, left_s = status.signs.job, _left_s(status)
     time_left = f"{human_time(left_s)} left" if left_s is not None and not status.is_over else ""
     if job is None:
-        job_id = status.progress.get("job", {}).get("SLURM_JOB_ID", "")
+        job_id = slurm_job_of(texts_of(status.facts.get("slurm")))
         return (
             [_line("job", ", ".join(filter(None, [job_id, time_left])))]
             if job_id or time_left
@@ -256,7 +259,7 @@ def _left_s(status: RunStatus) -> float | None:
     job = status.signs.job
     ends_at = job.ends_at if job is not None and job.is_on else None
     if ends_at is None:
-        end_time = status.progress.get("job", {}).get("SLURM_JOB_END_TIME", "")
+        end_time = texts_of(status.facts.get("slurm")).get(END_VARIABLE, "")
         ends_at = float(end_time) if end_time.isdigit() and int(end_time) else None
     return max(0.0, ends_at - time.time()) if ends_at is not None and not status.is_over else None
 

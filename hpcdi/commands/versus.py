@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hpcdi.commands.film import Film
 from hpcdi.commands.run_state import find_run
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.config.league import OneVsOneCommanderConfig
+from hpcdi.config.modules import modules_beside
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.env.best_response import Act
@@ -22,7 +24,7 @@ from hpcdi.env.create import create_env_manager
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.probe import look_at
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.league.battle_agent import TEAM, BattleAgent, Players, in_turn, remembers
+from hpcdi.league.battle_agent import TEAM, BattleAgent, Players, in_turn, play_of, remembers
 from hpcdi.league.league import LEARNER, OPPONENTS
 from hpcdi.policy.base import Actor, actor_of
 from hpcdi.policy.create import create_policy
@@ -290,7 +292,7 @@ class Arena(Closing):
             option: of the command line, that named it.
 
         Raises:
-            LaunchError: there is no such player.
+            LaunchError: there is no such player. ConfigError: there is no such function.
         """
         commander = self._loaded.config.policy.other.commander
         fixed = commander.league.fixed if isinstance(commander, OneVsOneCommanderConfig) else {}
@@ -298,6 +300,9 @@ class Arena(Closing):
         if file is not None:
             return str(file.relative_to(self._layout.root))
         source = fixed.get(name, name)
+        if source == name and ":" in name:  # as modules that an experiment names
+            sys.path += map(str, modules_beside({"fixed": name}, [Path.cwd()]))
+            play_of(name, option)
         if source == "random" or ":" in source or (self._layout.root / source).is_file():
             return source
         known = ", ".join(dict.fromkeys([*self._policies(), "random", *fixed]))

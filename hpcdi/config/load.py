@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,9 +47,9 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
         ConfigError: the file is missing, not text or not YAML; or overrides are malformed.
     """
     source = str(path)
-    if why := _why_not_read(source):
-        raise ConfigError([Problem("", why)], source)
     try:
+        if why := _why_not_read(source):
+            raise ConfigError([Problem("", why)], source)
         read = words.read(_text_of(Path(path)), _check_size)
         tree: Any = OmegaConf.create({} if read is None else read)
         if not OmegaConf.is_dict(tree):
@@ -62,7 +63,7 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
     except UnicodeDecodeError as error:
         raise ConfigError([Problem("", f"the file is not text: {error}")], source) from error
     except (yaml.YAMLError, OmegaConfBaseException, OSError, TypeError, ValueError) as error:
-        raise ConfigError([Problem("", " ".join(str(error).split()))], source) from error
+        raise ConfigError([Problem("", _said(error))], source) from error
     except RecursionError as error:
         raise ConfigError([Problem("", "the file is nested too deeply")], source) from error
     return {str(key): value for key, value in resolved.items()}
@@ -84,7 +85,22 @@ def _why_not_read(source: str) -> str:
         return f"{source!r} is a folder, no file{_neighbours(path)}"
     if source and (path.exists() or path.is_symlink()):
         return f"{source!r} is no regular file, or a link to nowhere, and is not read"
-    return f"there is no file {source!r}{_neighbours(path)}"
+    return f"there is no file {source!r}{misplaced(source) or _neighbours(path)}"
+
+
+def misplaced(word: str) -> str:
+    """Returns what to type where a setting stands in a file's place, or a file in a setting's.
+
+    Args:
+        word: of the command line, which is not what it should be.
+    """
+    key, sign, _ = word.partition("=")
+    if sign and all(key.split(".")) and "/" not in key:
+        return f": that is a setting, and settings follow what they are for: FILE {word}"
+    with contextlib.suppress(OSError):  # longer than a name may be
+        if word and Path(word).exists():
+            return f": it names what the settings are for, and comes before them: {word} key=value"
+    return ""
 
 
 def _text_of(path: Path) -> str:
@@ -129,7 +145,8 @@ def _overrides(overrides: Sequence[str]) -> tuple[Any, list[str]]:
     for text in overrides:
         key, sign, value = text.partition("=")
         if not sign or not all(key.split(".")):
-            problems.append(Problem("", f"override {text!r} is not of the form key=value"))
+            message = f"override {text!r} is not of the form key=value{misplaced(text)}"
+            problems.append(Problem("", message))
             continue
         try:
             comment = _comment_in(value)
@@ -146,8 +163,8 @@ def _overrides(overrides: Sequence[str]) -> tuple[Any, list[str]]:
             OmegaConf.update(tree, key, read)
             emptied += [key] if read == {} else []
         except yaml.YAMLError as error:
-            why = " ".join(str(error).split())
-            problems.append(Problem("", f"the value of override {text!r} is not YAML: {why}"))
+            message = f"the value of override {text!r} is not YAML: {_said(error)}"
+            problems.append(Problem("", message))
     if problems:
         raise ConfigError(problems, "the command line")
     return tree, emptied
@@ -186,6 +203,14 @@ def _comment_in(value: str) -> str:
             return between[between.index("#") :].strip()
         end = max(end, token.end_mark.index)
     return ""
+
+
+def _said(error: Exception) -> str:
+    """Returns what an error says, on one line: of YAML that cannot be read where, and why."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 def _neighbours(path: Path) -> str:

@@ -545,6 +545,8 @@ def _check_deterministic(policy: PolicyConfig) -> list[Problem]:
     """Check that a deterministic run uses nothing that depends on the clock."""
     limit = policy.buffer.thruput_controller.push_sample_rate_limit
     every = Interval.of(policy.eval.every)
+    collectors = policy.collect.collector.collector_num
+    space = policy.other.commander.collector_task_space
     rules = (
         (policy.on_policy, "policy.on_policy", "on-policy learning cannot be deterministic yet"),
         (
@@ -556,6 +558,12 @@ def _check_deterministic(policy: PolicyConfig) -> list[Problem]:
             not isinstance(policy.other.commander, SoloCommanderConfig),
             f"{_COMMANDER}.type",
             "a deterministic run needs 'solo', or a commander that has its settings",
+        ),
+        (
+            space is not None and space < collectors,
+            f"{_COMMANDER}.collector_task_space",
+            f"is {space}, and in a deterministic run all {collectors} collectors work at a time; "
+            "leave it empty",
         ),
         (
             limit.is_set,

@@ -23,7 +23,7 @@ import numpy as np
 
 from hpcdi.dataclass import dataclass
 from hpcdi.env.contract import Space, pick
-from hpcdi.errors import PolicyError
+from hpcdi.errors import ConfigError, PolicyError, Problem
 from hpcdi.league.league import LEARNER, OPPONENTS
 from hpcdi.policy.base import Actor
 from hpcdi.policy.spaces import as_stored
@@ -59,6 +59,22 @@ Play: TypeAlias = Callable[[Array | Columns, np.random.Generator], Any]
 """``play(observation, rng)`` returns an action in its space's form, as a dict where it is a `Dict`;
 discrete parts count from 0. The observation is an array; where it has several leaves, or a mask of
 legal actions, a dict of its columns, e.g. ``observation`` and ``action_mask``."""
+
+
+def play_of(source: str, path: str = "") -> Play:
+    """Returns the function that ``module:function`` names.
+
+    Args:
+        source: its name.
+        path: of the setting, for the message.
+
+    Raises:
+        ConfigError: there is none of that name, or it is no function.
+    """
+    play: Play = named_in_module(source, path)
+    if not callable(play):
+        raise ConfigError([Problem(path, f"{source} is no function play(observation, rng)")])
+    return play
 
 
 class Players:
@@ -133,7 +149,7 @@ class Script:
     """
 
     def __init__(self, source: str, acts: Space, rng: np.random.Generator) -> None:
-        self._play: Play = named_in_module(source, "")
+        self._play = play_of(source)
         self._source, self._rng = source, rng
         self._parts = [
             (leaf, field.path) for leaf, field in zip(acts.leaves, acts.fields, strict=True)

@@ -61,6 +61,7 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
     try:
         # slow: after the first lines
         from hpcdi.roles.coordinator.coordinator import Coordinator, look_seldom_for_cycles
+        from hpcdi.roles.coordinator.scheduler import FAILURE_GRACE_S
         from hpcdi.run.parts import make_commander
 
         resumed = resume.take_up(config, layout)
@@ -92,11 +93,15 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
             for line in run_folder.closing("hpcdi train", outcome, summary, layout):
                 say(line)
             if coordinator.silent:
+                stop_s = config.system.coordinator.stop_timeout_s
+                within = (
+                    f"{stop_s:g} s of the order (system.coordinator.stop_timeout_s)"
+                    if outcome.failure is None
+                    else f"{FAILURE_GRACE_S:g} s of the failure"
+                )
                 sys.stderr.write(
-                    f"hpcdi: ranks {list(coordinator.silent)} did not end within "
-                    f"{config.system.coordinator.stop_timeout_s:g} s of the order (system."
-                    "coordinator.stop_timeout_s); what they had not published is lost. Ending the "
-                    "job\n"
+                    f"hpcdi: ranks {list(coordinator.silent)} did not end within {within}; what "
+                    "they had not published is lost. Ending the job\n"
                 )
                 run_lock.remove(layout)
                 abort_job(outcome.exit_code)

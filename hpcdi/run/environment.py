@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import platform
 import re
 import zlib
 from collections.abc import Mapping, MutableMapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import LaunchError
+from hpcdi.errors import HpcdiError, LaunchError, RankMissingError
 from hpcdi.run.hostlist import compress, expand
 from hpcdi.utils.host import count_in
 
@@ -202,6 +203,22 @@ def if_inherited(variables: Mapping[str, str]) -> str:
     """Returns a sentence: what to do where no launcher has started this process as a rank."""
     told_by = " ".join(name for name in (*_RANK_VARIABLES, *_STEP_VARIABLES) if name in variables)
     return f"If there is no launcher, the environment has been inherited from one: unset {told_by}"
+
+
+def own_words(error: HpcdiError, launched: LaunchEnvironment, variables: Mapping[str, str]) -> str:
+    """Returns what this rank says of an error at MPI's start: rank 0 says for all why none begins.
+
+    Of a death, or of a broken network, others may hear alone. And rank 0 says nothing where there
+    is none: this process may have inherited another rank's variables.
+    """
+    if is_first(variables):
+        return str(error)
+    rank = f"rank {rank_of(variables)} (host {platform.node()})"
+    if isinstance(error, RankMissingError):
+        return f"{rank}: {error}"
+    if launched.launcher == "srun":
+        return ""
+    return f"{rank} does not begin, see rank 0. {if_inherited(variables)}"
 
 
 def _step_number(variables: Mapping[str, str]) -> str:

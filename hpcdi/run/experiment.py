@@ -37,7 +37,6 @@ from hpcdi.store.policies import read_policy
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import counted
 from hpcdi.utils.packages import missing
-from hpcdi.utils.registry import named_in_module
 
 _TYPES = {
     "policy.collect.collector.type": ("zergling", "marine"),
@@ -230,9 +229,10 @@ def _source_problems(policy: PolicyConfig, path: str) -> Iterator[Problem]:
         if source == "random":
             continue
         if ":" in source:
+            from hpcdi.league.battle_agent import play_of
+
             try:
-                if not callable(named_in_module(source, name)):
-                    yield Problem(name, f"{source} is no function play(observation, rng)")
+                play_of(source, name)
             except ConfigError as error:
                 yield from error.problems
         elif _may_be_file(Path(source)):

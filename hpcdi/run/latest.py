@@ -58,6 +58,14 @@ def keep_up(layout: RunLayout, *, is_over: bool) -> None:
             _show(layout, there - goes if is_over else layout.names())
 
 
+def show(path: Path) -> None:
+    """Let ``latest`` show what has been written into its run at a path in there; see `of_run`."""
+    for entry, view in zip((path, *path.parents), path.parents, strict=False):
+        if view.parent.name == VIEWS:
+            with contextlib.suppress(OSError):  # it does already
+                entry.symlink_to(Path("..", "..", view.name, entry.name))
+
+
 def _view_of(layout: RunLayout) -> Path:
     return layout.root.parent / VIEWS / layout.root.name
 

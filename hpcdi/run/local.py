@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import math
 import os
 import platform
@@ -257,6 +258,9 @@ class Job:
         folders: environment variables with folders for MPI's files, which variables of the user
             override, and with that for the ranks' temporary files.
         variables: more environment variables for the ranks.
+
+    Raises:
+        LaunchError: mpirun cannot be started.
     """
 
     def __init__(
@@ -289,15 +293,21 @@ class Job:
             self._on_signal(number, None)
 
     def _begin(self, command: list[str], environment: dict[str, str]) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 (our own command line)
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            process_group=0,
-            preexec_fn=_in_mpirun,
-        )
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 (our own command line)
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
+                preexec_fn=_in_mpirun,
+            )
+        except OSError as error:
+            said = f"{command[0]} cannot be started: {error.strerror}"
+            if error.errno == errno.E2BIG:
+                said += ". Put long settings into the experiment's YAML file"
+            raise LaunchError(said) from error
         self._relays = []
         for source, target, stream in (
             (self._process.stdout, 1, sys.stdout),

@@ -6,13 +6,13 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcdi.config.compiled import restore_config
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, HpcdiError, RankMissingError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, HpcdiError
 from hpcdi.run.environment import (
     LAUNCHER_VARIABLE,
     REFUSED,
@@ -21,10 +21,9 @@ from hpcdi.run.environment import (
     LaunchEnvironment,
     all_ranks_are_here,
     check_world_size,
-    if_inherited,
     is_first,
     job_component,
-    rank_of,
+    own_words,
     take_handed_over,
     thread_variables,
     visible_gpus,
@@ -138,7 +137,7 @@ def _run_role(
         before.flag.install_again()
         check_world_size(launched, world.size)
     except HpcdiError as error:  # the ranks cannot talk to each other
-        if words := _own_words(error, launched):
+        if words := own_words(error, launched, os.environ):
             sys.stderr.write(f"hpcdi: {words}\n")
         guard.over()
         return leave_alone(error.exit_code)
@@ -166,22 +165,6 @@ def _run_role(
     return failure.exit_code
 
 
-def _own_words(error: HpcdiError, launched: LaunchEnvironment) -> str:
-    """Returns what this rank says of an error at MPI's start: rank 0 says for all why none begins.
-
-    Of a death, or of a broken network, others may hear alone. And rank 0 says nothing where there
-    is none: this process may have inherited another rank's variables.
-    """
-    if is_first(os.environ):
-        return str(error)
-    rank = f"rank {rank_of(os.environ)} (host {platform.node()})"
-    if isinstance(error, RankMissingError):
-        return f"{rank}: {error}"
-    if launched.launcher == "srun":
-        return ""
-    return f"{rank} does not begin, see rank 0. {if_inherited(os.environ)}"
-
-
 def _refusal(exit_code: int) -> int:
     """Returns the exit code of a rank that does not begin, as its launcher understands it."""
     is_ours = LAUNCHER_VARIABLE in os.environ or REFUSED_VARIABLE in os.environ
@@ -195,10 +178,10 @@ def _settings(request: RunRequest, handed_over: Mapping[str, Any] | None) -> Map
     from hpcdi.config.load import read_mapping
     from hpcdi.run import resume
 
-    try:
-        return read_mapping(resume.config_of(request), request.overrides)
-    except HpcdiError:
-        return {}
+    for overrides in (request.overrides, ()):  # where they are wrong, solvers still are solvers
+        with suppress(HpcdiError):
+            return read_mapping(resume.config_of(request), overrides)
+    return {}
 
 
 def _start_timeout_s(settings: Mapping[str, Any]) -> float:

@@ -21,7 +21,7 @@ from hpcdi.config.load import load, read_mapping
 from hpcdi.config.schema import ExperimentConfig, offline_iterations
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import CheckpointError, ConfigError, LaunchError, NoProgressError
-from hpcdi.run import run_folder
+from hpcdi.run import run_folder, run_lock
 from hpcdi.run.placement import RankPlace
 from hpcdi.run.request import RunRequest
 from hpcdi.store.atomic import read_json, sweep_temporary
@@ -237,12 +237,15 @@ def folder_of(request: RunRequest, mode: StartMode, exp_name: str) -> Path:
     """Returns the run folder.
 
     Raises:
-        LaunchError: it cannot be the folder of a new run.
+        LaunchError: it cannot be the folder of a new run, or is in use.
     """
     if mode is StartMode.NEW:
         return run_folder.choose(exp_name, request.run_dir)
     folder = Path(request.resume or request.run_dir or "").resolve()
-    return RunLayout(folder).root  # ``latest`` is a view of it
+    layout = RunLayout(folder)  # ``latest`` is a view of it
+    if mode is not StartMode.DONE:
+        run_lock.check(layout)
+    return layout.root
 
 
 def _check_fits(request: RunRequest, path: str, config: ExperimentConfig) -> None:

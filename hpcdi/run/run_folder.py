@@ -23,7 +23,7 @@ from hpcdi.store.atomic import load_json, of_types, read_json, write_bytes
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.files import is_unreadable, patiently
-from hpcdi.store.layout import RunLayout
+from hpcdi.store.layout import RunLayout, of_run
 from hpcdi.store.sealed import (
     change_of,
     load_sealed_json,
@@ -51,11 +51,13 @@ _TYPES: Mapping[str, type] = {
     "placement": list,
 }
 _PLACE_TYPES = {"rank": int, "role": str, "host": str, "cores": list}
-_SLURM_VARIABLES = (
+_JOB_VARIABLES = (
     "SLURM_JOB",
     "SLURM_ARRAY_JOB_ID",
     "SLURM_ARRAY_TASK_ID",
     "SLURM_RESTART_COUNT",
+    "PBS_JOBID",
+    "LSB_JOBID",
 )
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
 _PACKAGES = ("torch", "numpy", "h5py", "mpi4py", "gymnasium", "safetensors", "tensorboard")
@@ -69,7 +71,7 @@ def choose(exp_name: str, run_dir: str | None) -> Path:
     """
     if run_dir is not None:
         check_free(Path(run_dir))
-        return Path(run_dir).absolute()
+        return of_run(Path(run_dir).absolute())
     base = default_place(exp_name)
     path, number = base, 2
     while True:
@@ -447,8 +449,8 @@ def leave(layout: RunLayout) -> None:
 
 
 def _slurm() -> dict[str, str]:
-    """Returns the variables of the Slurm job that this process belongs to."""
-    return {k: v for k, v in own_job(os.environ).items() if k.startswith(_SLURM_VARIABLES)}
+    """Returns the variables of the batch job that this process belongs to, most often Slurm's."""
+    return {k: v for k, v in own_job(os.environ).items() if k.startswith(_JOB_VARIABLES)}
 
 
 def now_text() -> str:

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -255,11 +255,14 @@ def _just_taken(root: Path) -> LaunchError:
 def _read(path: Path) -> LockHolder | None:
     """Returns the holder of a lock; None: the file is being written, or torn.
 
+    What another version of hpcdi has written beside its fields is passed over.
+
     Raises:
         OSError: there is none.
     """
+    known = {each.name for each in fields(LockHolder)}
     try:
-        return LockHolder(**load_json(path))
+        return LockHolder(**{k: v for k, v in load_json(path).items() if k in known})
     except (ValueError, TypeError):
         return None
 
@@ -297,14 +300,19 @@ def _has_ended(job: str) -> bool:
 
 def _in_use(root: Path, holder: LockHolder | None, age_s: float) -> str:
     whose = str(holder) if holder is not None else "a process that has not written its name yet"
-    cancel = f"scancel {holder.job}" if holder is not None and holder.job else "kill it there"
-    gone = f"If it is gone already, try again when it has been silent for {SILENT_S:.0f} s"
+    is_here = holder is not None and holder.is_there()
+    cancel = f"kill {holder.pid}" if holder is not None and is_here else "kill it there"
+    if holder is not None and holder.job:
+        cancel = f"scancel {holder.job}"
+    gone = f". If it is gone already, try again when it has been silent for {SILENT_S:.0f} s"
     if age_s > SILENT_S:  # it is seen on this host, or it would be stale
-        gone = "It lives, and does nothing: it is suspended, stopped, or waits for a file system"
+        gone = ". It lives, and does nothing: it is suspended, stopped, or waits for a file system"
+    elif is_here:
+        gone = ""
     return (
         f"the run folder {root} is in use: by {whose}; its last sign of life is "
         f"{max(age_s, 0):.0f} s old. Wait for its end, or end it ({cancel}); or choose another "
-        f"--run-dir. {gone}"
+        f"--run-dir{gone}"
     )
 
 

@@ -318,5 +318,5 @@ class ScaleFile:
             return None
         if wanted.get("of") != self._ranks:
             return None
-        LOGGER.info("%d collectors are wanted", count)
+        LOGGER.info("collectors that are wanted: %d", count)
         return ScaleCollectors(count)

@@ -145,7 +145,7 @@ def _run_folder(path: Path, report: Report) -> None:
     layout = RunLayout(path)
     path = layout.root
     if not layout.run_file.is_file():
-        raise StoreError(path, "is not a run folder: it has no run.json")
+        raise StoreError(path, "is no run folder, as it has no run.json")
     run = read_json(layout.run_file)
     try:
         load_sealed_json(layout.run_file)

@@ -82,13 +82,16 @@ def rank_name(rank: int) -> str:
     return f"rank{rank:05d}"
 
 
-def _run_of(path: Path) -> Path:
-    """Returns the run folder that a path leads to: itself, or that of which `latest` is a view."""
+def of_run(path: Path) -> Path:
+    """Returns a path: itself, or in the run folder, where it leads into a view of `latest`."""
     try:
-        place = path.resolve() if path.is_symlink() else path.absolute()
+        place = path.resolve()
     except (OSError, RuntimeError):  # no file can have that name; or a link to itself
         return path
-    return place.parent.parent / place.name if place.parent.name == VIEWS else path
+    for above in (place, *place.parents):
+        if above.parent.name == VIEWS and above.is_dir():
+            return above.parent.parent / above.name / place.relative_to(above)
+    return path
 
 
 class _Entry:
@@ -113,7 +116,7 @@ class RunLayout:
 
     def __post_init__(self) -> None:
         """Go from `latest` to the run: a file that is replaced there would replace a link."""
-        object.__setattr__(self, "root", _run_of(self.root))
+        object.__setattr__(self, "root", of_run(self.root))
 
     def names(self) -> set[str]:
         """Returns the names of what may lie in a run folder, and of what else does."""

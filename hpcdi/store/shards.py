@@ -286,6 +286,8 @@ def withdraw(layout: RunLayout, names: Iterable[str]) -> None:
             path.unlink(missing_ok=True)
         else:
             ShardReader(path, shard).withdraw(number)
+        if not path.exists():
+            (layout.root / shard).unlink(missing_ok=True)  # it was a link to it
 
 
 class ShardWriter(Closing):

@@ -24,22 +24,7 @@ FORMAT = 1
 EVERY_S = 1.0
 _SHARE = 50
 """Writing may take this part of the time at most: on a slow file system it is done less often."""
-_JOB_VARIABLES = (
-    "SLURM_JOB_ID",
-    "SLURM_ARRAY_JOB_ID",
-    "SLURM_ARRAY_TASK_ID",
-    "SLURM_JOB_NODELIST",
-    "SLURM_JOB_END_TIME",
-    "SLURM_RESTART_COUNT",
-    "PBS_JOBID",
-    "LSB_JOBID",
-)
 _EVALUATIONS = ("evaluations", "evaluation", "best_evaluation")
-
-
-def job_of(variables: Mapping[str, str]) -> dict[str, str]:
-    """The queue's facts of the job that this process belongs to, by the queue's own names."""
-    return {name: variables[name] for name in _JOB_VARIABLES if name in variables}
 
 
 def best_return(layout: RunLayout, evaluates_as: str = "") -> float:
@@ -92,6 +77,9 @@ class StatusFile:
         limits: environment steps and train iterations at which the run ends; may be infinite.
         stop_value: mean return that ends it.
         evaluates_as: see `best_return`.
+
+    Attributes:
+        evaluated_before: evaluations of earlier starts of the run.
     """
 
     def __init__(
@@ -103,7 +91,6 @@ class StatusFile:
             "format": FORMAT,
             "host": platform.node(),
             "pid": os.getpid(),
-            "job": job_of(os.environ),
             "started_at": self._started_at,
             "limits": {"env_steps": limits[0], "train_iter": limits[1], "stop_value": stop_value},
             "evaluates_as": evaluates_as,
@@ -113,7 +100,7 @@ class StatusFile:
         if not _is_comparable(earlier, evaluates_as):
             self._earlier.pop("best_evaluation", None)
         count = self._earlier.get("evaluations")
-        self._evaluations = count if isinstance(count, int) else 0
+        self.evaluated_before = count if isinstance(count, int) else 0
         self._due = float("-inf")
         self._best: Evaluation | None = None  # as it was written last
         self._is_warned = False
@@ -164,7 +151,7 @@ class StatusFile:
             "train_iter": train_iter,
             "train_iters_per_s": iters_per_s,
             "return_mean": sum(returns) / len(returns) if returns else None,
-            "evaluations": self._evaluations + len(evaluations),
+            "evaluations": self.evaluated_before + len(evaluations),
             "evaluation": vars(evaluations[-1]) if evaluations else None,
             "best_evaluation": None,
             **({} if evaluations else self._earlier),

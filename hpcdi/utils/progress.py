@@ -88,17 +88,24 @@ class StatusLine:
         interval_s: seconds between plain lines.
         limits: environment steps and train iterations at which the run ends; may be infinite.
         started: time at which the run started, by the clock of `refresh`.
+        evaluated_before: evaluations of earlier starts of the run.
     """
 
     def __init__(
-        self, *, is_terminal: bool, interval_s: float, limits: tuple[float, float], started: float
+        self,
+        *,
+        is_terminal: bool,
+        interval_s: float,
+        limits: tuple[float, float],
+        started: float,
+        evaluated_before: int = 0,
     ) -> None:
         self._is_terminal = is_terminal
         self._interval_s = TERMINAL_EVERY_S if is_terminal else interval_s
         self._limits = limits
         self._started = started
         self._shown = started
-        self._evaluations_shown = 0
+        self._evaluations_shown, self._evaluated_before = 0, evaluated_before
 
     def refresh(
         self, status: Callable[[], Status], evaluations: Sequence[Evaluation], now: float
@@ -107,7 +114,8 @@ class StatusLine:
         for evaluation in evaluations[self._evaluations_shown :]:
             self._evaluations_shown += 1
             clock = _clock(now - self._started)
-            self.say(f"{clock} evaluation {self._evaluations_shown}: {evaluation}")
+            number = self._evaluated_before + self._evaluations_shown
+            self.say(f"{clock} evaluation {number}: {evaluation}")
         if now - self._shown >= self._interval_s:
             self._shown = now
             self._write(self.text(status(), now))

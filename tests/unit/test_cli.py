@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,7 @@ def test_everything_that_is_wrong_with_an_experiment_is_told(
     ("arguments", "said"),
     [
         (["no.yaml"], "no.yaml"),
+        (["x" * 300], "name too long"),
         ([str(ROOT / "configs" / "no.yaml")], "cartpole_dqn.yaml"),
         ([CONFIG, "seed"], "'seed' is not of the form key=value"),
         ([CONFIG, "policy.type=dqm"], "did you mean 'dqn'"),
@@ -209,6 +211,24 @@ def test_what_cannot_be_run_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["train", "seed=3", CONFIG], "no file 'seed=3': that is a setting, and settings follow"),
+        (["train", "--resume", ".", "seed=3", CONFIG], "holds no run"),
+        (["plan", CONFIG, "seed=3", CONFIG], f"comes before them: {CONFIG} key=value"),
+        (["sweep", "seed=3,4", CONFIG], f"comes before them: {CONFIG} key=value"),
+        (["eval", "seed=3", "."], "what they are for: FILE seed=3"),
+        (["eval", "runs/seed=3"], "there is no runs/seed=3; name a run folder"),
+    ],
+)
+def test_a_setting_before_the_file_is_told_what_to_type(
+    refused: Callable[..., str], line: list[str], said: str
+) -> None:
+    command, first, *others = line
+    assert said in refused(command, Path(first), *others)
+
+
 @pytest.mark.parametrize("command", ["sweep", "submit"])
 def test_a_command_that_each_task_of_srun_would_repeat_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
@@ -218,6 +238,8 @@ def test_a_command_that_each_task_of_srun_would_repeat_is_refused(
     assert cli.main([command, CONFIG, "seed=0..1", "--print"]) == 2
     said = "4 tasks of srun would each "
     assert capsys.readouterr().err.startswith(f"hpcdi {command}: {said}")
+    assert cli.main(["sweep", "status", "nowhere"]) == 2
+    assert said not in capsys.readouterr().err, "it starts nothing"
     monkeypatch.setenv("SLURM_NTASKS", "1")
     cli.main([command, CONFIG, "nonsense=1"])
     assert said not in capsys.readouterr().err

@@ -118,7 +118,7 @@ def test_shards_that_are_gone_are_missed(
     assert capsys.readouterr().err == ""
     layout.inside(needed[1]).unlink()
     assert cli.main(["inspect", str(layout.root)]) == 1
-    said = f"{folder}: 1 blocks that it needs are gone, {needed[1]} first"
+    said = f"{folder}: 1 block that it needs is gone, {needed[1]} first"
     assert capsys.readouterr().err == f"hpcdi inspect: {said}\n"
 
 

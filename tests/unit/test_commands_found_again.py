@@ -26,8 +26,10 @@ from hpcdi.commands.tail import parse, tail
 from hpcdi.config.load import read_mapping
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import ConfigError, LaunchError, RunError
+from hpcdi.run import latest
 from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.resume import config_of
+from hpcdi.run.run_folder import choose
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import CurveFile
 
@@ -77,6 +79,29 @@ def test_what_is_made_of_a_run_may_lie_in_it(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{}")
     with pytest.raises(LaunchError, match="own record"), output_file(tmp_path / "sweep.json"):
         pass
+
+
+def test_what_is_made_in_latest_lies_in_the_run_and_is_seen_in_both(tmp_path: Path) -> None:
+    """The view that `latest` is goes with the next run."""
+    run = make_run(tmp_path / "runs" / "x" / "one")
+    latest.point_to(RunLayout(run))
+    latest.keep_up(RunLayout(run), is_over=True)
+    for name in ("some.csv", "figures/a.json"):
+        for text in (b"one", b"two"):
+            with output_file(run.with_name("latest") / name) as file:
+                file.write(text)
+            assert (
+                (run / name).read_bytes() == (run.with_name("latest") / name).read_bytes() == text
+            )
+    with (
+        pytest.raises(LaunchError, match="own record"),
+        output_file(run.with_name("latest") / "league.json"),
+    ):
+        pass
+    assert choose("x", str(run.with_name("latest") / "again")) == run / "again"
+    make_run(run.with_name("two"))
+    latest.point_to(RunLayout(run.with_name("two")))
+    assert [view.name for view in run.with_name(".latest").iterdir()] == ["two"]
 
 
 def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:

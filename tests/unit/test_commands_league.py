@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,18 @@ def test_who_can_play_is_said_of_each_option(
     assert main(["eval", str(run_dir), "--against", "nobody"]) == 2
     those = "there are main, best, main_000001 to main_000001, random, script, and my_module:play\n"
     assert capsys.readouterr().err.endswith(f"--against nobody is no player of {run_dir}; {those}")
+    assert main(["eval", str(run_dir), "--against", "string:digits"]) == 2
+    assert "--against: string:digits is no function play(observ" in capsys.readouterr().err
+
+
+def test_a_function_in_the_present_folder_plays(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules that an experiment names are found there, too."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "plays_here.py").write_text("from fakes.battles import first_legal as play")
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", str(run_dir), "--against", "plays_here:play", "--games", "2"]) == 0
 
 
 def test_which_policy_plays_another_is_said_by_its_name(

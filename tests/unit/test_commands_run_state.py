@@ -243,7 +243,7 @@ def test_a_resumed_run_belongs_to_its_new_job(
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
     run_folder.reopen(layout, {"restarts": 1}, [])
     layout.lock_file.write_text(json.dumps(vars(this_process())))
-    assert jobs_of(layout, run_folder.read(layout.root), {}) == ["14_2"]
+    assert jobs_of(layout, run_folder.read(layout.root)) == ["14_2"]
     assert status_of(layout.root, ask_of(QueueJob("14_2", "RUNNING"))).state == "starting"
     layout.status_file.write_text(json.dumps({"phase": "running"}))
     assert status_of(layout.root, ask_of(QueueJob("14_2", "RUNNING"))).state == "running"

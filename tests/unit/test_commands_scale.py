@@ -131,6 +131,11 @@ def test_more_than_there_are_ranks(layout: RunLayout, capsys: pytest.CaptureFixt
     assert "has 2 collector ranks, and none can be added while it runs" in said
     assert "-n 7" in said
     assert not layout.scale_file.exists()
+    solver = {"type": "mpi", "env_id": "x.c", "ranks": 3, "collector_env_num": 2}
+    spaces = {"observation": {"size": 1}, "action": {"size": 1, "low": -1, "high": 1}}
+    configure(layout, env={**solver, **spaces}, policy={"type": "sac"})
+    assert asked(layout, 3) == EXIT_USAGE
+    assert "-n 23" in capsys.readouterr().err, "each collector has 6 solver ranks beside it"
 
 
 def test_a_run_that_does_not_run(layout: RunLayout, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,12 +172,16 @@ class Looks:
         return self.file.take()
 
 
-def test_what_was_written_is_taken_once_each_time(layout: RunLayout) -> None:
+def test_what_was_written_is_taken_once_each_time(
+    layout: RunLayout, caplog: pytest.LogCaptureFixture
+) -> None:
     rank0 = Looks(layout)
     assert rank0.take() is None
-    for count in (3, 1):
-        write(layout.scale_file, collectors=count, of=4)
-        assert [rank0.take(), rank0.take()] == [ScaleCollectors(count), None]
+    with caplog.at_level("INFO", logger="hpcdi"):
+        for count in (3, 1):
+            write(layout.scale_file, collectors=count, of=4)
+            assert [rank0.take(), rank0.take()] == [ScaleCollectors(count), None]
+    assert caplog.messages == [f"collectors that are wanted: {count}" for count in (3, 1)]
 
 
 def test_other_requests_come_first(layout: RunLayout) -> None:

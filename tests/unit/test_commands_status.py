@@ -19,6 +19,7 @@ from hpcdi.commands.run_state import find_run, status_of
 from hpcdi.commands.status import lines_of, steps
 from hpcdi.errors import LaunchError
 from hpcdi.run import run_folder, run_lock, slurm_queue
+from hpcdi.run.environment import kept_for_share
 from hpcdi.run.run_lock import this_process
 from hpcdi.run.slurm_queue import QueueJob
 from hpcdi.store.layout import RunLayout
@@ -51,7 +52,7 @@ def write_progress(layout: RunLayout, **changed: Any) -> None:
     now = time.time()
     pid = run_folder.read(layout.root)["pid"]
     progress = {
-        "pid": pid, "job": {}, "started_at": now - 60, "written_at": now, "phase": "running",
+        "pid": pid, "started_at": now - 60, "written_at": now, "phase": "running",
         "limits": {"env_steps": 2e6, "train_iter": None, "stop_value": 20.0},
         "env_steps": 1_000_000, "env_steps_per_s": 5000.0,
         "train_iter": 700, "train_iters_per_s": 3.0,
@@ -265,7 +266,7 @@ def test_a_run_is_found_by_its_job(
     for number, name in ((12, "a"), (13, "b")):
         make_run(tmp_path / "runs" / "pong" / name, slurm={"SLURM_JOB_ID": str(number)})
     array = {"SLURM_JOB_ID": "16", "SLURM_ARRAY_JOB_ID": "14", "SLURM_ARRAY_TASK_ID": "2"}
-    write_progress(make_run(tmp_path / "runs" / "pong" / "c"), job=array)
+    make_run(tmp_path / "runs" / "pong" / "c", slurm=array)
     assert find_run("12").name == "a"
     assert find_run("14_2").name == "c"
     with pytest.raises(
@@ -350,3 +351,19 @@ def test_a_job_that_is_held_is_to_be_released(
     layout.submit_file.write_text('{"job": {"SLURM_JOB_ID": "7"}}')
     status = status_of(tmp_path, lambda job: QueueJob(job, state, reason))
     assert ("scontrol release 7" in lines_of(status)[-1]) == is_held
+
+
+def test_the_job_of_a_share_is_told_where_slurm_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of a sweep's share sees no allocation; its job is that of the whole sweep."""
+    for name in [name for name in os.environ if name.startswith("SLURM")]:
+        monkeypatch.delenv(name)
+    array = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
+    for name, value in kept_for_share(array).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 7230))
+    layout = make_run(tmp_path / "run")
+    write_progress(layout)
+    said = lines_of(status_of(layout.root, slurm_queue.nobody))
+    assert "  job          7_3, 2h00m left" in said, "\n".join(said)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from fakes.failing_files import FailingFiles
-from hpcdi.errors import EXIT_USAGE
+from hpcdi.errors import EXIT_USAGE, LaunchError
 from hpcdi.run import local, loopback, signals
 from hpcdi.run.environment import REFUSED
 from hpcdi.run.local import Job, Patience
@@ -519,3 +519,11 @@ def test_rank_0_is_waited_for_where_mpirun_has_left_it_alone(
         assert job.wait() == 0
     assert json.loads(RunLayout(path).run_file.read_text())["state"] == "done"
     assert "hpcdi: done: it is solved\n" in capfd.readouterr().err
+
+
+def test_settings_that_no_program_takes_are_refused(tmp_path: Path) -> None:
+    """By the kernel: a word of a command line may have 128 KiB."""
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(LaunchError, match=r"too long\. Put long settings into the exp"):
+        Job(["true", f"env.seeds={'1' * (1 << 17)}"], tmp_path, {})
+    assert signal.getsignal(signal.SIGTERM) is before

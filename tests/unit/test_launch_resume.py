@@ -6,7 +6,7 @@ import json
 import shlex
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from hpcdi.run.placement import RankPlace
 from hpcdi.run.request import RunRequest
 from hpcdi.run.resume import NewSettings, StartMode, config_of, folder_of, read_newest, start_mode
 from hpcdi.run.run_lock import RunLock
+from hpcdi.run.start import start
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.state_file import save_state
@@ -560,3 +561,18 @@ def test_a_run_that_was_submitted_and_has_not_begun_is_not_called_none(tmp_path:
     layout.submit_file.write_text('{"job": {"SLURM_JOB_ID": "7"}}')
     with pytest.raises(LaunchError, match="has not begun: `hpcdi status"):
         config_of(Line(None, resume=str(tmp_path)))
+
+
+@pytest.mark.parametrize("over_ranks", [True, False])
+def test_a_run_in_use_is_told_before_anything_else(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kept: Callable[[str], Path],
+    over_ranks: bool,
+) -> None:
+    shutil.copytree(kept("dqn"), tmp_path / "run")
+    line = RunRequest(None, resume=str(tmp_path / "run"))
+    capsys.readouterr()
+    with RunLock(RunLayout(tmp_path / "run")), pytest.raises(LaunchError, match="is in use: by"):
+        start(line, over_ranks=over_ranks)
+    assert capsys.readouterr() == ("", "")

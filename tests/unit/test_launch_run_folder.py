@@ -184,6 +184,14 @@ def test_a_claim_writes_what_the_run_is(tmp_path: Path, monkeypatch: pytest.Monk
     }
 
 
+def test_a_job_of_pbs_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PBS_JOBID", "12[3].head")
+    layout = claim(tmp_path / "run", {"exp_name": "x"})
+    assert run_folder.read(layout.root)["slurm"] == {"PBS_JOBID": "12[3].head"}
+
+
 def test_the_config_that_is_kept_gives_the_same_run_again(tmp_path: Path) -> None:
     compiled, _ = load_experiment(CONFIG, ["env.stop_value=.inf", "seed=7"])
     layout = claim(tmp_path / "run", compiled.to_mapping())

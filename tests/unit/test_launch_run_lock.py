@@ -54,6 +54,24 @@ def test_a_lock_without_its_folder_names_its_process(layout: RunLayout) -> None:
         check(layout)
 
 
+def test_what_to_type_is_said_by_where_its_process_is(layout: RunLayout) -> None:
+    plant(layout, ME)
+    with pytest.raises(LaunchError, match=rf"end it \(kill {ME.pid}\); or .* --run-dir$"):
+        check(layout)
+    plant(layout, ELSEWHERE)
+    with pytest.raises(LaunchError, match=r"\(kill it there\); .* --run-dir\. If it is gone"):
+        check(layout)
+
+
+def test_a_lock_of_another_version_names_its_process(layout: RunLayout) -> None:
+    """One that is younger may say more of it."""
+    plant(layout, json.dumps({**dataclasses.asdict(ME), "cluster": "a", "steps": [1]}))
+    with pytest.raises(LaunchError, match=f"in use: by process {os.getpid()} on host"):
+        check(layout)
+    plant(layout, json.dumps({**dataclasses.asdict(ME), "pid": 2**22 + 1, "cluster": "a"}))
+    check(layout)
+
+
 def test_a_run_holds_its_folder_until_its_end(layout: RunLayout) -> None:
     with RunLock(layout) as lock:
         assert files(layout) == ["run.lock"]

@@ -88,3 +88,30 @@ def test_variables_of_a_launcher_that_has_gone_do_not_crash_it() -> None:
         )  # fmt: skip
         assert done.returncode == exit_code, done.stderr
         assert "unset PMIX_RANK" in " ".join((done.stdout + done.stderr).split())
+
+
+def test_a_doctor_that_has_inherited_another_rank_than_0_says_so() -> None:
+    variables = {"PMI_SIZE": "4", "PMI_RANK": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcdi", "doctor"], env={**os.environ, **variables},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"hpcdi doctor: rank 1 .* see rank 0\. .* unset PMI_RANK\n", done.stderr)
+
+
+def test_a_wrong_setting_beside_solvers_is_refused_before_mpi_begins() -> None:
+    """Programs that are started each as itself would wait for their collectors there for ever."""
+    program = (
+        "import sys\nfrom hpcdi import cli\nfrom hpcdi.comm import world\n"
+        "def begun(_own):\n    raise SystemExit('MPI has begun')\n"
+        "world.open_world = begun\nsys.exit(cli.main(sys.argv[1:]))"
+    )
+    of_solvers = str(CARTPOLE.with_name("kuramoto_sac.yaml"))
+    done = subprocess.run(
+        [sys.executable, "-c", program, "train", of_solvers, "foo"],
+        env={**os.environ, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "override 'foo' is not of the form key=value" in done.stderr

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -492,9 +493,13 @@ def test_the_command_goes_on(done: Path, capfd: pytest.CaptureFixture[str]) -> N
     before = facts_of(done)
     config = load(done / "config.yaml").to_mapping()
     capfd.readouterr()
+    evaluated = json.loads((done / "status.json").read_text())["evaluations"]
     assert main(["serial", "--resume", str(done), f"{LIMIT}.max_train_iter=8"]) == 0
     out, err = capfd.readouterr()
     assert err == f"hpcdi: note: resumed with {LIMIT}.max_train_iter: 4.0 in the run, 8.0 now\n"
+    shown = [int(number) for number in re.findall(r" evaluation (\d+):", out)]
+    assert shown[0] == evaluated + 1, "it goes on counting, as status does"
+    assert shown[-1] == json.loads((done / "status.json").read_text())["evaluations"]
     for said in (", restart 1", "resumed      snapshot_000002: env step", "8 train iter"):
         assert said in out, said
     after = facts_of(done)

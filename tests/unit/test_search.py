@@ -161,8 +161,13 @@ def test_optuna_finds_a_planted_optimum_better_than_chance(tmp_path: Path) -> No
     assert fmean(ours - chance for ours, chance in pairs) > 0.05, pairs
 
 
-def test_a_study_goes_on_after_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_study_goes_on_after_a_kill_in_the_middle_of_a_line(
+    tmp_path: Path, is_link: bool
+) -> None:
     pytest.importorskip("optuna")
+    if is_link:
+        (tmp_path / "optuna.journal").symlink_to(tmp_path / "elsewhere")
     searcher = OptunaSearcher(SPACE, 0, tmp_path)
     for number in range(2):
         searcher.tell(number, {}, worth(dict(searcher.ask(number))), is_pruned=False)

@@ -248,7 +248,7 @@ def test_what_a_running_run_removes_meanwhile_is_not_damaged(
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    assert inspect(tmp_path).errors == [f"{tmp_path}: is not a run folder: it has no run.json"]
+    assert inspect(tmp_path).errors == [f"{tmp_path}: is no run folder, as it has no run.json"]
 
 
 def test_nothing_there(tmp_path: Path) -> None:

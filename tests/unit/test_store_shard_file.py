@@ -429,6 +429,19 @@ def test_blocks_that_are_taken_back_are_gone_for_everybody(
     assert not inspect(path).errors
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_blocks_are_taken_back_from_a_shard_that_is_a_link_in_its_folder(
+    layout: RunLayout, appender: Appender, left: int
+) -> None:
+    refs = write(appender, make_block(1), make_block(2))
+    path = layout.inside(path_of(1))
+    path.symlink_to(path.rename(path.with_name("moved")).name)
+    withdraw(layout, [ref.path for ref in refs[left:]])
+    write(Appender(layout, ROOM, fsync=False), make_block(1 + left))  # the run repeats it
+    assert len(list(read_blocks(path))) == 1
+    assert path.is_symlink() == bool(left)
+
+
 def test_a_short_run_leaves_no_large_file(layout: RunLayout) -> None:
     appender = Appender(layout, 1 << 26, fsync=False)
     write(appender, make_block(1))

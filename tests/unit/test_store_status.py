@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcdi.store.status import EVERY_S, StatusFile, job_of
+from hpcdi.store.status import EVERY_S, StatusFile
 from hpcdi.utils.progress import Evaluation, Status
 
 INF = float("inf")
@@ -87,11 +87,6 @@ def test_a_file_that_cannot_be_written_is_told_once_and_ends_nothing(
         file.refresh(status, [], 10.0)
     assert len(caplog.records) == 1
     assert "`hpcdi status` cannot show how the run goes" in caplog.text
-
-
-def test_of_the_environment_only_the_job_is_told() -> None:
-    variables = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "1", "SLURM_CONF": "x", "HOME": "y"}
-    assert job_of(variables) == {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "1"}
 
 
 def test_a_run_that_is_resumed_and_ends_at_once_keeps_its_evaluation(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from hpcdi.run.environment import (
     is_first,
     is_outside_allocation,
     limit_threads,
+    own_words,
 )
 from hpcdi.run.local import mpi_folders, mpirun_command, rank_environment
 from hpcdi.utils.host import count_in
@@ -165,6 +166,8 @@ def _rank(options: argparse.Namespace, launched: LaunchEnvironment, target: Path
     def refuse(name: str, finding: Finding) -> int:
         """The ranks cannot talk to each other: one says it."""
         if not is_first(variables):
+            if words := own_words(LaunchError(finding.found), launched, variables):
+                sys.stderr.write(f"hpcdi doctor: {words}\n")
             return EXIT_FAILED
         report.add(name, finding)
         return report.finish()

@@ -66,7 +66,7 @@ from hpcdi.run.run_folder import short
 from hpcdi.run.run_lock import RunLock
 from hpcdi.run.shares import Share, shares
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.metrics import human_count
+from hpcdi.utils.metrics import counted, human_count
 
 HELP = """\
 Run one experiment with several settings, each combination as a run of its own:
@@ -190,7 +190,7 @@ def _start(arguments: Sequence[str]) -> int:
     root = run_folder.choose(f"{sweep.exp_name}/sweeps", options.sweep_dir)
     sweep = replace(sweep, root=root)
     keep(sweep, experiments)
-    print_lines([f"{len(sweep.elements)} runs in {short(root)}"])
+    print_lines([f"{counted(len(sweep.elements), 'run')} in {short(root)}"])
     return _run(sweep, range(len(sweep.elements)), options)
 
 
@@ -490,7 +490,7 @@ def _places(
         return [None] * (options.jobs or 1)
     variables = {} if options.local else os.environ
     places = shares(max(1, sweep.ranks), len(indices), options.jobs, variables)
-    print_lines([f"{len(places)} of {len(indices)} runs at a time"])
+    print_lines([f"{len(places)} of {counted(len(indices), 'run')} at a time"])
     return places
 
 

@@ -117,7 +117,7 @@ def packed_job(sweep: Sweep) -> slurm_queue.QueueJob | None:
     """Returns the job that runs a packed sweep, or will go on with it, while it waits or runs."""
     if not sweep.job:
         return None
-    for job_id in (sweep.job, *jobs_of(RunLayout(sweep.root), {}, {})):
+    for job_id in (sweep.job, *jobs_of(RunLayout(sweep.root), {})):
         job = slurm_queue.ask(job_id)
         if job is not None and (job.waits or job.is_on):
             return job

@@ -31,13 +31,12 @@ from hpcdi.commands.run_state import (
     SWEEP_FILE,
     RunStatus,
     jobs_of,
-    read_progress,
     status_of,
 )
 from hpcdi.commands.sweep.pbt import Space
 from hpcdi.commands.sweep.scores import SCORES, Point
 from hpcdi.config.fields import to_mapping
-from hpcdi.config.load import load
+from hpcdi.config.load import load, misplaced
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.config.words import dump
 from hpcdi.dataclass import dataclass
@@ -282,7 +281,8 @@ def grid(settings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
     for text in settings:
         key, sign, values = text.partition("=")
         if not sign or not key:
-            raise LaunchError(f"{text!r} is not of the form key=value or key=value,value")
+            why = f"is not of the form key=value or key=value,value{misplaced(text)}"
+            raise LaunchError(f"{text!r} {why}")
         several = values_of(values)
         if len(several) == 1:
             shared.append(f"{key}={several[0]}")
@@ -555,7 +555,7 @@ def _queued_jobs(sweep: Sweep) -> dict[str, slurm_queue.QueueJob]:
     submitted = [element for element in sweep.elements if element.job]
     array_jobs, next_jobs = {element.job for element in submitted}, set[str]()
     for element in submitted:
-        next_jobs.update(jobs_of(RunLayout(sweep.run_dir(element.index)), {}, {}))
+        next_jobs.update(jobs_of(RunLayout(sweep.run_dir(element.index)), {}))
     ids = array_jobs.union(next_jobs, *(_jobs_of(sweep, element) for element in submitted))
     # one that is on, and is no next job, may be an allocation whose shell has started the run
     return {
@@ -584,7 +584,7 @@ def _jobs_that_left(sweep: Sweep) -> dict[int, dict[str, slurm_queue.QueueJob]]:
 def _jobs_of(sweep: Sweep, element: Element) -> list[str]:
     """Returns jobs in which a run of an array may go on: its task cannot be requeued everywhere."""
     layout = RunLayout(sweep.run_dir(element.index))
-    return jobs_of(layout, run_folder.read(layout.root), read_progress(layout))
+    return jobs_of(layout, run_folder.read(layout.root))
 
 
 def _save_states(seen: Sweep) -> None:

@@ -17,7 +17,7 @@ from hpcdi.commands.sweep.population import History
 from hpcdi.commands.sweep.runs import PRUNED, Population, Sweep, read_trial
 from hpcdi.commands.sweep.scores import SCORES, points_of
 from hpcdi.run import run_folder
-from hpcdi.utils.metrics import human_count, human_return, human_time
+from hpcdi.utils.metrics import counted, human_count, human_return, human_time
 
 _SHOWN = (
     "state", "env_steps", "train_iter", "elapsed_s", "best", "last", "area", "score", "copied",
@@ -98,7 +98,7 @@ def table_of(
     cells = [names, *([_cell(name, row.get(name)) for name in names] for row in rows)]
     counts = Counter(row["state"] for row in rows)
     states = ", ".join(f"{count} {state}" for state, count in counts.items())
-    title = f"{sweep.exp_name}: {len(rows)} runs, {states}"
+    title = f"{sweep.exp_name}: {counted(len(rows), 'run')}, {states}"
     below = _over_seeds(rows, keys)
     if history is not None and sweep.population is not None:
         below = [_generation(sweep.population, history)]
