@@ -405,7 +405,8 @@ class ParallelBattle(BattleEnv):
                 raise EnvValueError(f"{what}: {described(of_all)}, and must be a dict, by player")
         observations, paid, *ends, given_infos = told
         self._check_names(dict(zip(_OF_STEP[1:4], told[1:4], strict=True)), given)
-        of_all = [of_each.get(ALL, False) for of_each in ends if any(ALL in each for each in ends)]
+        is_said = any(ALL in of_each for of_each in ends)
+        of_all = [of_each.get(ALL, False) for of_each in ends] if is_said else []
         left, over = self._ended, set[str]()
         for i, name in enumerate(self.names):
             rewards[i] = number_of(paid.get(name, 0.0), f"reward of player {i} ({name})")
@@ -494,10 +495,13 @@ class TurnBattle(BattleEnv):
         env = self._env
         told = {what: getattr(env, what) for what in _OF_STEP[1:4]}
         self._check_names(told, names)
+        ends = env.terminations, env.truncations
+        is_said = any(ALL in of_each for of_each in ends)
+        of_all = [of_each.get(ALL, False) for of_each in ends] if is_said else []
         for i, name in enumerate(self.names):
             if name in names:
-                ends = (each.get(name, False) for each in (env.terminations, env.truncations))
-                if not self._note_end(name, *ends):
+                is_out = self._note_end(name, *(of_each.get(name, False) for of_each in ends))
+                if not (is_out or (of_all and self._note_end(name, *of_all))):
                     self._go_on([name])
                 infos[i].update(env.infos.get(name) or {})
 

@@ -315,8 +315,12 @@ class ReplayManager:
         return self.ratio.collectors_wait and not self._is_stuck
 
     def owes(self, env_steps: int, *, more: bool) -> bool:
-        """Returns whether updates are due (`ReplayRatio.owes`), which its learners can make."""
-        may_draw = bool(self.partitions) and not self._is_stuck
+        """Returns whether updates are due (`ReplayRatio.owes`), which its learners can make.
+
+        They may be able to as soon as they have read what they are reading.
+        """
+        is_reading = any(part.backlog.is_reading for part in self.partitions.values())
+        may_draw = bool(self.partitions) and (is_reading or not self._is_stuck)
         return may_draw and self.ratio.owes(env_steps, self.samples_drawn(), more)
 
     @property

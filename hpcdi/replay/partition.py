@@ -143,6 +143,11 @@ class Backlog:
         return not (self._waiting or self._unread or self.must_read)
 
     @property
+    def is_reading(self) -> bool:
+        """True if the learner was ordered to read blocks, and has not read all of them yet."""
+        return bool(self._unread)
+
+    @property
     def blocks(self) -> int:
         """Blocks that wait, and those that are being read."""
         return len(self._waiting) + len(self._unread)

@@ -29,6 +29,7 @@ from hpcdi.errors import EXIT_FAILED, EXIT_REQUEUE, state_after
 from hpcdi.replay.ratio import ReplayRatio
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.coordinator.workers import Evaluated, Order
+from hpcdi.types import BLOCK_ID_BITS
 
 FAILURE = WorkerFailed("collector", "host", "EnvError: gone", "Traceback ...")
 
@@ -148,6 +149,17 @@ def at_the_limit(run: Run) -> None:
     run.progress(2, 11)
 
 
+def test_the_block_that_reaches_the_limit_is_learnt_from() -> None:
+    """A learner that had too little to learn from until then."""
+    run = Run(max_env_step=20)
+    run.main.replay.ratio = ReplayRatio(1.0, slack=100, batch=4)
+    run.ask(1)
+    number = (2 << BLOCK_ID_BITS) + 1
+    run.hear(2, block(number, [30]))
+    orders = run.hear(1, BlockAdmitted(number, 0.0))
+    assert [type(order.message) for order in orders] == [Batches]
+
+
 def test_a_collector_that_hangs_holds_up_no_end() -> None:
     run = Run(max_env_step=20)
     at_the_limit(run)
@@ -186,6 +198,10 @@ def test_updates_that_may_not_be_made_hold_up_no_end(why: str) -> None:
     else:
         run.ask(1)
     run.progress(3, 23)
+    if why == "it cannot":
+        assert run.scheduler.may_work, "it may, when it has read the block"
+        run.hear(1, BlockAdmitted((3 << BLOCK_ID_BITS) + 1, 0.0, "it is torn"))
+        run.tick(1.0)
     assert not run.scheduler.may_work
 
 

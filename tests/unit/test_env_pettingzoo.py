@@ -657,6 +657,17 @@ def test_what_is_said_of_all_ends_all_who_play() -> None:
     assert [battle.step([0, 1])[2] for _ in range(2)] == [False, True]
 
 
+def test_what_is_said_of_all_ends_games_in_turns() -> None:
+    class Together(Leaves):
+        def step(self, action: Any) -> Any:
+            super().step(action)
+            self.agents, self.terminations = [*"ab"], {"__all__": self._steps == 2}
+
+    battle = as_battle(Together())
+    battle.reset(seed=0)
+    assert [battle.step([0, None])[2], battle.step([None, 0])[2]] == [False, True]
+
+
 def test_what_is_said_of_all_ends_those_who_have_just_come() -> None:
     class Joins(EndsOfAll):
         def reset(self, *args: Any, **kwargs: Any) -> Any:
