@@ -120,7 +120,9 @@ class RunLock(Closing):
         self._thread = BackgroundThread(self._beat, "run lock")
 
     def close(self) -> None:
-        """Release the folder. Idempotent."""
+        """Release the folder. Idempotent: this process may have taken it anew meanwhile."""
+        if self._closed.is_set():
+            return
         self._closed.set()
         self._thread.join()
         remove(self._layout)

@@ -337,3 +337,13 @@ def test_a_holder_whose_folder_was_moved_ends(
         assert told.wait(30)
     assert seen == [None]
     assert layout.root.exists() is has_link, "nothing made it anew"
+
+
+def test_who_has_released_a_folder_leaves_it_to_this_process_s_next(tmp_path: Path) -> None:
+    """What is closed is closed again when it is collected, as late as its thread ends."""
+    layout = RunLayout(tmp_path)
+    first = RunLock(layout)
+    first.close()
+    with RunLock(layout):
+        first.close()
+        assert layout.lock_file.exists()
