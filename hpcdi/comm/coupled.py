@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from mpi4py import MPI
 
@@ -20,6 +20,7 @@ from hpcdi.comm.solver_protocol import SolverLost
 from hpcdi.utils.backoff import probed
 from hpcdi.utils.watchdog import WAITING
 
+T = TypeVar("T")
 _LOOK_S = 20e-3
 """From one look at the group to the next."""
 _LAST_S = 2.0
@@ -88,9 +89,7 @@ class CoupledComm(MPI.Intracomm):
         status: MPI.Status | None = None,
     ) -> Literal[True]:
         """See MPI_Probe."""
-        waiting = self._begun()
-        while not self.Iprobe(source, tag, status):
-            self._pause(waiting)
+        self._until(lambda: self.Iprobe(source, tag, status) or None)
         return True
 
     def Mprobe(
@@ -100,10 +99,7 @@ class CoupledComm(MPI.Intracomm):
         status: MPI.Status | None = None,
     ) -> MPI.Message:
         """See MPI_Mprobe."""
-        waiting = self._begun()
-        while (message := self.Improbe(source, tag, status)) is None:
-            self._pause(waiting)
-        return message
+        return self._until(lambda: self.Improbe(source, tag, status))
 
     # ---- messages of mpi4py's: any object; the class and its program read each other's pickles
 
@@ -124,10 +120,12 @@ class CoupledComm(MPI.Intracomm):
     ) -> Any:
         """Returns an object that was sent; `buf` is not needed."""
         request = self.mprobe(source, tag).irecv()
-        waiting = self._begun()
-        while not (tested := request.test(status))[0]:
-            self._pause(waiting)
-        return tested[1]
+
+        def received() -> tuple[bool, Any] | None:
+            tested = request.test(status)
+            return tested if tested[0] else None
+
+        return self._until(received)[1]
 
     def sendrecv(
         self,
@@ -152,10 +150,7 @@ class CoupledComm(MPI.Intracomm):
         status: MPI.Status | None = None,
     ) -> MPI.Message:
         """Returns the message that has an object."""
-        waiting = self._begun()
-        while (message := self.improbe(source, tag, status)) is None:
-            self._pause(waiting)
-        return message
+        return self._until(lambda: self.improbe(source, tag, status))
 
     probe = Probe
 
@@ -195,13 +190,14 @@ class CoupledComm(MPI.Intracomm):
         return made
 
     def _wait(self, request: MPI.Request, status: MPI.Status | None = None) -> None:
-        waiting = self._begun()
-        while probed(lambda: request.Test(status) or None) is None:
-            self._pause(waiting)
+        self._until(lambda: probed(lambda: request.Test(status) or None))
 
-    def _begun(self) -> Waiting:
-        self._over_s = math.inf
-        return Waiting(None)
+    def _until(self, look: Callable[[], T | None]) -> T:
+        """Returns what is seen as soon as it is."""
+        self._over_s, waiting = math.inf, Waiting(None)
+        while (seen := look()) is None:
+            self._pause(waiting)
+        return seen
 
     def _pause(self, waiting: Waiting) -> None:
         now, whole = time.monotonic(), self._of or self
