@@ -17,9 +17,12 @@ import os
 import select
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from hpcdi.utils.threads import BackgroundThread
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _PLAIN = {"±": "+-", "…": "...", "→": "->"}
 _ERRORS = "hpcdi.plain"
@@ -110,8 +113,8 @@ def prepare(*, is_run: bool) -> None:
         if type(stream) is not io.TextIOWrapper:  # another one has taken it, as pytest does
             continue
         stream.reconfigure(errors=_ERRORS)
-        if is_run:
-            stream = Unfailing.of(stream)
+        if is_run or type(stream.buffer) is io.FileIO:  # the latter: `python -u`
+            stream = _anew(stream, Unfailing if is_run else io.TextIOWrapper)
         # else an environment that closes it would take it from the run, and give its descriptor
         # to the next file that is opened
         stream.close = stream.flush
@@ -119,21 +122,41 @@ def prepare(*, is_run: bool) -> None:
             setattr(sys, alias, stream)
 
 
+def _anew(stream: io.TextIOWrapper, kind: type[io.TextIOWrapper]) -> io.TextIOWrapper:
+    """Returns a stream in the place of one that must not be used any more."""
+    encoding, is_line_buffered = stream.encoding, stream.line_buffering
+    is_through, buffer = stream.write_through, stream.detach()
+    if isinstance(buffer, io.FileIO):
+        buffer = _Whole(buffer.fileno(), "w", closefd=False)
+    return kind(
+        buffer,
+        encoding=encoding,
+        errors=_ERRORS,
+        line_buffering=is_line_buffered,
+        write_through=is_through,
+    )
+
+
+class _Whole(io.FileIO):
+    """An unbuffered file that writes all: a text stream above it ignores that a write was cut.
+
+    A signal cuts one to a terminal, which mpirun gives its ranks, after 2,048 bytes.
+    """
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Write all; returns how many bytes that was."""
+        whole = memoryview(data).cast("B")
+        done = 0
+        while done < len(whole):
+            written = super().write(whole[done:])
+            if written is None:
+                raise BlockingIOError(errno.EAGAIN, "write could not complete without blocking")
+            done += written
+        return done
+
+
 class Unfailing(io.TextIOWrapper):
     """A stream that drops what cannot be written."""
-
-    @classmethod
-    def of(cls, stream: io.TextIOWrapper) -> Unfailing:
-        """Returns it in the place of a stream, which must not be used any more."""
-        encoding, is_line_buffered = stream.encoding, stream.line_buffering
-        is_through = stream.write_through
-        return cls(
-            stream.detach(),
-            encoding=encoding,
-            errors=_ERRORS,
-            line_buffering=is_line_buffered,
-            write_through=is_through,
-        )
 
     def write(self, text: str) -> int:
         """Write a text, or drop it."""

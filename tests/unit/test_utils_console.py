@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import io
@@ -74,6 +75,28 @@ def test_a_reader_who_is_slow_sees_how_it_goes_on() -> None:
         rest, _ = child.communicate(b"\n", timeout=60)
     assert child.returncode == 0
     assert rest.endswith(b"the end\n")
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+def test_a_signal_takes_nothing_from_an_unbuffered_terminal(is_run: bool) -> None:
+    """mpirun gives its ranks a terminal; a write of over 2,048 bytes to it is cut by a signal."""
+    program = (
+        "import signal\nfrom hpcdi.utils import console\n"
+        f"console.prepare(is_run={is_run})\n"
+        "signal.signal(signal.SIGALRM, lambda *_: None)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 2e-4, 2e-4)\n"
+        "for i in range(400): print('x' * 9000)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0)"
+    )
+    ours, theirs = os.openpty()
+    child = subprocess.Popen([sys.executable, "-u", "-c", program], stdout=theirs)
+    os.close(theirs)
+    shown = 0
+    with child, contextlib.suppress(OSError):  # it has ended
+        while read := os.read(ours, 1 << 16):
+            shown += read.count(b"x")
+    os.close(ours)
+    assert (child.returncode, shown) == (0, 400 * 9000)
 
 
 @pytest.mark.parametrize("is_run", [True, False])
