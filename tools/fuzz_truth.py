@@ -581,7 +581,8 @@ def of_ratio(run: Run) -> Iterator[str]:
         return
     rollouts = max(1, roles["collector"]) * policy.collect.n_sample * cfg.env.collector_env_num
     due, slack = ratio * max(0, steps - policy.warm_up), max(8 * batch, 6 * ratio * rollouts)
-    if not due - slack <= drawn <= due + batch:
+    copied = ratio * policy.warm_up * (getattr(policy, "hindsight", None) is not None)
+    if not due - slack <= drawn <= due + batch + copied:  # copies fill the buffer, too
         yield f"{drawn} samples were drawn, and {due:g} were due ({ratio:g} for a transition)"
 
 
@@ -616,7 +617,7 @@ def of_batches(given: Sequence[Episode], run: Run) -> Iterator[str]:
         yield f"on-policy, {len(often)} transitions came in {max(often)} batches"
     if (policy.replay_ratio or 0) >= 8 and not policy.priority and uses.total() > 2000:
         never = 1 - len(uses) / max(1, len(truth))
-        if never > 0.3 and is_unique and not given:
+        if never > 0.3 and is_unique and not given and not hindsight:
             yield f"{never:.0%} of the transitions were never drawn"
 
 

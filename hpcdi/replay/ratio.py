@@ -30,6 +30,7 @@ class ReplayRatio:
         items: from so many in the buffer on it is drawn from: the warm-up ends when they have come
             (`note`), sooner or later than after `warm_up` transitions; 0: as foreseen.
         least: transitions after which the warm-up may end so.
+        in_rounds: what comes within a round counts as one (`begin_round`), in whatever order.
 
     Attributes:
         collectors_wait: whether collectors are to wait.
@@ -45,6 +46,7 @@ class ReplayRatio:
         batch: int = 1,
         items: int = 0,
         least: int = 0,
+        in_rounds: bool = False,
     ) -> None:
         self.collectors_wait, self._offline, self._batch = False, offline, float(batch)
         self._settings = {"ratio": ratio or 0.0, "offline": offline / batch}
@@ -52,12 +54,22 @@ class ReplayRatio:
         self._ratio, self._warm_up, self._slack, self._updates = ratio, warm_up, slack, updates
         self._granted = math.inf if updates is None else 0.0  # batches, where there is no ratio
         self._env_steps = 0
-        self._missing, self._least = items, least
+        self._missing, self._least, self._in_rounds = items, least, in_rounds
+        self._came_items = self._came_steps = 0  # in the round that is on
         self._beyond = 0  # transitions behind those of the last of these items
         self._ended_at = 0 if items else -1  # transitions of the warm-up; 0: it is on, -1: foreseen
 
     def note(self, items: int, env_steps: int) -> None:
         """Note that transitions have come, and how many items of the buffer they are."""
+        self._came_items += items
+        self._came_steps += env_steps
+        if not self._in_rounds:
+            self._end_warm_up()
+
+    def _end_warm_up(self) -> None:
+        """End the warm-up if enough items have come."""
+        items, env_steps = self._came_items, self._came_steps
+        self._came_items = self._came_steps = 0
         if self._missing <= 0:
             self._beyond += env_steps
             return
@@ -70,6 +82,7 @@ class ReplayRatio:
 
         Those that hindsight has copied do not count.
         """
+        self._end_warm_up()
         if self._updates is not None:
             self._granted = max(1, self._updates(transitions))
 
@@ -155,7 +168,7 @@ class ReplayRatio:
     def _since(self, env_steps: int, drawn: int) -> tuple[int, float]:
         """Returns after how many transitions samples are due, and how many are drawn for these."""
         if self._missing <= 0 == self._ended_at:  # all of `env_steps` are noted
-            self._ended_at = max(self._least, env_steps - self._beyond)
+            self._ended_at = max(self._least, env_steps - self._came_steps - self._beyond)
         warm_up = self._ended_at if self._ended_at > 0 else self._warm_up
         first = max(warm_up, self._from_steps)
         return first, drawn - max(self._offline, self._from_drawn)
@@ -175,6 +188,7 @@ class ReplayRatio:
 
     def state_dict(self) -> dict[str, float]:
         """From where on it counts, and by which settings."""
+        self._end_warm_up()
         return {
             **self._settings, "until": float(self._offline), "batch": self._batch,
             "from_steps": self._from_steps, "from_drawn": self._from_drawn,
@@ -206,6 +220,13 @@ class ReplayRatio:
             self._from_steps, self._from_drawn = env_steps, drawn
 
 
+def warm_up_of(config: ExperimentConfig) -> int:
+    """Returns the transitions that are collected before learning begins."""
+    if not config.data:
+        return config.policy.warm_up
+    return 0 if offline_iterations(config) else config.policy.random_collect_size
+
+
 def replay_ratio_of(
     config: ExperimentConfig, collectors: int = 1, learners: int = 1, *, in_turns: bool = False
 ) -> ReplayRatio:
@@ -218,14 +239,13 @@ def replay_ratio_of(
         in_turns: collecting and learning take turns.
     """
     policy = config.policy
-    ratio, warm_up = policy.replay_ratio, policy.warm_up
+    ratio, warm_up = policy.replay_ratio, warm_up_of(config)
     batch = policy.learn.batch_size * learners
     least, items = policy.random_collect_size, 0
     if ratio is not None and not config.data:  # those have filled the buffer
         items = policy.buffer.min_fill
     offline = offline_iterations(config) * batch
-    if config.data:
-        warm_up = 0 if offline else least
+    in_rounds = in_turns or config.system.deterministic
     if in_turns:
         fixed = policy.learn.update_per_collect
         updates = policy.usual_updates if fixed is None else lambda _transitions: fixed
@@ -233,12 +253,14 @@ def replay_ratio_of(
         if ratio is None and not config.data:
             warm_up = least
         return ReplayRatio(
-            ratio, warm_up, updates=updates, offline=offline, batch=batch, items=items, least=least
-        )
+            ratio, warm_up, updates=updates, offline=offline, batch=batch, items=items, least=least,
+            in_rounds=in_rounds,
+        )  # fmt: skip
     # with less slack than a few batches, or a rollout of every collector, learners and collectors
     # would wait for each other in turns
     rollouts = collectors * policy.collect.n_sample * config.env.collector_env_num
     slack = max(4 * batch, (ratio or 0.0) * rollouts)
     return ReplayRatio(
-        ratio, warm_up, slack, offline=offline, batch=batch, items=items, least=least
-    )
+        ratio, warm_up, slack, offline=offline, batch=batch, items=items, least=least,
+        in_rounds=in_rounds,
+    )  # fmt: skip

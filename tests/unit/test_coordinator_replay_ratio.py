@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -225,6 +227,7 @@ def test_samples_are_due_from_when_the_first_sequences_are_there(
     while replay.count() < 100:
         ready, number, steps = block(number + 1, [episode]), number + 1, steps + episode
         replay.note(ready)
+        replay.ratio.begin_round(episode)
         read_all(replay, replay.assign(ready))
     again = replay_ratio_of(config(**policy), in_turns=in_turns)
     again.load_state_dict(replay.ratio.state_dict(), steps, 0, 0)
@@ -232,6 +235,23 @@ def test_samples_are_due_from_when_the_first_sequences_are_there(
     for ratio in (replay.ratio, again):
         ratio.note(1, 10)
         assert ratio.due(steps + 10, 0) == 2 * (steps + 10 - begins)
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_in_rounds_samples_are_due_in_whatever_order_the_blocks_came(in_turns: bool) -> None:
+    """Of a deterministic run: one of long episodes has fewer items, and hindsight's copies more."""
+    cfg = config(other={"replay_buffer": {"min_fill": 30}})
+    cfg = dataclasses.replace(cfg, system=dataclasses.replace(cfg.system, deterministic=True))
+    due = set()
+    for blocks in itertools.permutations([(8, 8), (40, 8), (0, 8)]):
+        ratio = replay_ratio_of(cfg, in_turns=in_turns)
+        for number, (items, env_steps) in enumerate(blocks, 1):
+            ratio.note(items, env_steps)
+            ratio.blocked(0, 64)  # for people, at any time
+            ratio.due(8 * number, 0)
+        ratio.begin_round(24)
+        due.add(ratio.due(24, 0))
+    assert due == {8 * (24 - 15)}
 
 
 def updates(rounds: int, **policy: Any) -> list[int]:
