@@ -78,7 +78,7 @@ def blank_of(space: Any) -> Any:
     if isinstance(space, of_gymnasium.MultiBinary):
         return np.zeros(space.shape, dtype=space.dtype)
     if isinstance(space, of_gymnasium.Discrete | of_gymnasium.MultiDiscrete):
-        return space.start
+        return space.start.copy()
     return None
 
 
@@ -255,12 +255,7 @@ class MaskLayout:
         if self._parts and isinstance(mask, tuple | list) and len(mask) == len(self._parts):
             own = zip(self._parts.values(), mask, strict=True)
             return np.concatenate([part.flat(of_part) for part, of_part in own])
-        try:
-            numbers = _flattened(mask)
-        except ValueError as error:
-            raise EnvValueError(
-                f"{self._where}: {error}, and must be 0 or 1 of each action"
-            ) from error
+        numbers = _read(_flattened, mask, self._where, "0 or 1 of each action")
         if len(numbers) != self.entries:
             raise EnvValueError(
                 f"its mask of actions ({self._where}) has {len(numbers)} entries, and its actions, "
@@ -389,11 +384,6 @@ def coarse_from(dtype: np.dtype[Any]) -> float:
 def _is_coarse(dtype: np.dtype[Any]) -> bool:
     """Returns whether not all whole numbers of a dtype are in float32."""
     return dtype.kind in "iu" and dtype.itemsize >= 4
-
-
-def stored_dtype(dtype: Any) -> str:
-    """Returns the dtype in which observations are stored: float64 becomes float32, others stay."""
-    return "float32" if _is_double(np.dtype(dtype)) else str(np.dtype(dtype))
 
 
 def _is_double(dtype: np.dtype[Any]) -> bool:
@@ -976,11 +966,16 @@ def results_of(reward: object, terminated: object, truncated: object) -> tuple[f
     return number, truth_of(terminated, "terminated"), truth_of(truncated, "truncated")
 
 
-def _one(value: object, name: str, wanted: str) -> float:
+def _read(read: Callable[[Any], Array], value: object, name: str, wanted: str) -> Array:
+    """Returns the numbers in a value; else says what they must be."""
     try:
-        array = as_numbers(value)
+        return read(value)
     except ValueError as error:
         raise EnvValueError(f"{name}: {error}, and must be {wanted}") from error
+
+
+def _one(value: object, name: str, wanted: str) -> float:
+    array = _read(as_numbers, value, name, wanted)
     if array.size != 1:
         raise EnvValueError(f"{name}: {described(value)}, and must be {wanted}")
     return float(array.reshape(-1)[0])
@@ -1026,10 +1021,7 @@ def _of_each(name: str, value: object, rows: int) -> Array:
     if value.__class__ is np.ndarray and value.shape == (rows,) and value.dtype.kind in "fb":
         numbers: Array = value
         return numbers
-    try:
-        array = as_numbers(value)
-    except ValueError as error:
-        raise EnvValueError(f"{name}: {error}, and must be one of each environment") from error
+    array = _read(as_numbers, value, name, "one of each environment")
     if array.size != rows or (rows > 1 and array.shape[0] != rows):
         raise EnvValueError(
             f"{name}: {described(value)}, and must be one of each of {rows} environments"
@@ -1212,14 +1204,17 @@ def numbers_in(info: object, _above: tuple[object, ...] = ()) -> dict[str, float
 
 def number_in(info: object, name: str) -> float:
     """Returns a number of an info by its name, see `numbers_in`; NaN where there is none."""
-    if isinstance(info, Mapping):
-        if name in info:
-            number = _number_or_none(info[name])
-            return math.nan if number is None else number
-        first, slash, below = name.partition("/")
-        if slash and first in info:
-            return number_in(info[first], below)
-    return math.nan
+    if not isinstance(info, Mapping):
+        return math.nan
+    if name in info:
+        number = _number_or_none(info[name])
+        return math.nan if number is None else number
+    first, slash, below = name.partition("/")
+    number = number_in(info[first], below) if slash and first in info else math.nan
+    if not math.isnan(number):
+        return number
+    others = {k: part for k, part in info.items() if k != first and name.startswith(str(k))}
+    return numbers_in(others).get(name, math.nan)
 
 
 def _number_or_none(value: Any) -> float | None:
@@ -1323,7 +1318,8 @@ def _built(
 
 
 def _as_stored(leaf: Leaf) -> Leaf:
-    """An observation's array: of the dtype that is stored, and with the bound of bytes alone."""
+    """An observation's array: float64 becomes float32; and with the bound of bytes alone."""
+    dtype = "float32" if _is_double(np.dtype(leaf.dtype)) else leaf.dtype
     most = max(leaf.high, default=255.0)
     high = (most,) if leaf.dtype == "uint8" and not leaf.counts and most < 255.0 else ()
-    return dataclasses.replace(leaf, dtype=stored_dtype(leaf.dtype), low=(), high=high)
+    return dataclasses.replace(leaf, dtype=dtype, low=(), high=high)

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import dataclasses
 import importlib.util
-import inspect
 import json
 import re
 import sys
@@ -23,7 +22,7 @@ from hpcdi.config.env import EnvConfig, GymnasiumConfig
 from hpcdi.env.arguments import is_numbered, make_numbered, numbered
 from hpcdi.env.base import EnvFailure, EnvType
 from hpcdi.env.contract import objection_to
-from hpcdi.env.old_gym import as_gymnasium, made_by
+from hpcdi.env.old_gym import as_gymnasium, made_by, parameters_of
 from hpcdi.env.wrappers import ActionMasks, Checked, without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.utils.answers import answer_of
@@ -157,7 +156,7 @@ class GymnasiumEnv(EnvType):
 
     @classmethod
     def _wrapped(cls, cfg: GymnasiumConfig, env: object) -> Any:
-        env = wrap(as_gymnasium(env), cfg.wrappers)
+        env = wrap(as_gymnasium(env), numbered(cfg.wrappers))
         if not cfg.action_mask:
             return env
         try:
@@ -190,7 +189,8 @@ def _called(cfg: GymnasiumConfig) -> tuple[EnvSpec | str, dict[str, Any]]:
     spec = copy.deepcopy(spec or _spec_of(cfg.env_id))
     entry: Any = spec.entry_point
     entry = load_env_creator(entry) if isinstance(entry, str) else entry
-    if _LIMIT in given and _has_argument(entry, _LIMIT):
+    called = entry.args[0] if isinstance(entry, partial) and entry.func is made_by else entry
+    if _LIMIT in given and _LIMIT in (parameters_of(called) or ()):
         others[_LIMIT] = given[_LIMIT]  # gymnasium keeps to it, and does not tell the environment
     if not others:
         return spec, kwargs
@@ -307,16 +307,6 @@ def first_that_registers(
             said = line.removeprefix("hpcdi: ")
             return None if said == "none" else int(said)
     return -1  # it cannot say: it has not come to its end
-
-
-def _has_argument(make: Any, name: str) -> bool:
-    """Returns whether what makes an environment has an argument of this name."""
-    if isinstance(make, partial) and make.func is made_by:
-        make = make.args[0]
-    try:
-        return name in inspect.signature(make).parameters
-    except (TypeError, ValueError):  # of what is written in C
-        return False
 
 
 def _spec_of(env_id: str) -> EnvSpec:

@@ -760,7 +760,7 @@ class SingleEnvs:
         if self.wait_num is None:
             return list(self._under_way)
         workers: dict[int, Any] = {env: self.workers[env] for env in self._under_way}
-        wanted = min(self.wait_num or 0, len(workers))
+        wanted = min(self.wait_num, len(workers))
         while True:
             answered = [env for env, worker in workers.items() if worker.has_answer()]
             if len(answered) >= wanted:

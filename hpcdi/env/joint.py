@@ -155,8 +155,9 @@ class JointEnv:
 
     def _infos(self, info: Any) -> dict[Any, Any]:
         info = {} if info is None else info
-        is_each = isinstance(info, list | tuple) or {*info} >= {*self._keys.values()}
-        if is_each:
+        if isinstance(info, list | tuple) or any(
+            isinstance(info.get(key), Mapping) for key in self._keys.values()
+        ):
             return self._of_each("infos", info)
         if ACTION_MASK not in info or not any(self._entries.values()):
             return dict.fromkeys(self._keys, info)

@@ -172,6 +172,7 @@ class EnvManager(Closing):
         self._outdated: set[int] = set()
         # of the last step of each, whether it was told to go on into another episode
         self._told: list[bool] = [True] * self.env_num
+        self._lost: set[int] = set()  # whose running episodes went as others began theirs
         self._no_end_from: int | None = _NO_END_FROM
         self._coarse: list[str] = []  # columns that lose digits, if their numbers are large
         self._bounds: dict[str, tuple[Array, Array, Array]] | None = None  # not warned of yet
@@ -331,12 +332,12 @@ class EnvManager(Closing):
             self._count_from_zero()
         else:
             starts = {env: self._start(env, param) for env, param in params.items()}
-            rows = self._rows_of(params)
-            self._episodes.drop(rows)
-            self._turns.drop(rows)
+            self._drop(self._rows_of(params))
         self.resets[[*starts]] += 1
         self._backend.turn_over()  # what was handed out stays as it is
         self._begin({env: start for env, start in starts.items() if not self._retired[env]})
+        self.resets[[*self._lost]] += 1
+        self._lost.clear()
 
     def restart_count(self) -> bool:
         """Count episodes from zero; those that are running go on.
@@ -379,10 +380,9 @@ class EnvManager(Closing):
         """See `Envs.ready`."""
         self._check_running()
         acts, episodes = self._backend.acts, self._episodes
-        if not episodes.is_limited:
-            return acts
-        is_open = episodes.open()
-        return acts & is_open & ~self._waiting if any_of(self._waiting) else acts & is_open
+        if any_of(self._waiting):
+            acts = acts & ~self._waiting
+        return acts & episodes.open() if episodes.is_limited else acts
 
     @property
     def lives(self) -> Array:
@@ -407,11 +407,10 @@ class EnvManager(Closing):
         turns.begin(began)
         goes_on, seeds, following = self._goes_on(began), self._row_seeds, self.seeds.following()
         step = in_their_modes(backend.step, action, began, following, goes_on)
-        if step.ends:
-            follow = [env for env in step.ends if goes_on[env]]
-            if self._row_seeds is not None:
-                begun = {env: EpisodeStart(following[env], exists=True) for env in follow}
-                self._note_seeds(begun, is_later=True)
+        if step.ends and self._row_seeds is not None:
+            follow = (env for env in step.ends if goes_on[env])
+            begun = {env: EpisodeStart(following[env], exists=True) for env in follow}
+            self._note_seeds(begun, is_later=True)
         (failures, not_begun), failed = self._failures(step), None
         if failures or (not_begun and backend.fails_as_one):
             failed = self._failed_rows(failures)
@@ -422,8 +421,7 @@ class EnvManager(Closing):
             ends = {env: numbers for env, numbers in step.ends.items() if not failed[env]}
             step = step._replace(over=step.over & ~failed, ended=step.ended & ~failed, ends=ends)
         self.seeds.took(env for env in step.ends if goes_on[env])
-        is_masked_end = step.ends and ACTION_MASK in step.successor
-        step = self._with_legal_actions(step) if is_masked_end else step
+        step = self._with_legal_actions(step)
         if cut := self._too_long(step):
             step = self._cut(step, cut)
         live, reward = turns.complete(step.over, backend.acts, step.ended, step.reward)
@@ -439,6 +437,10 @@ class EnvManager(Closing):
             if isinstance(error, EnvValueError) or not any_of(live):
                 raise
             self._error = error
+        if self._lost:
+            lost = self._rows_of(self._lost) & ~step.ended
+            live, failed = live & ~lost, lost if failed is None else failed | lost
+            self._lost.clear()
         return Step(
             step.successor, reward, step.terminated, step.truncated, step.ended, live, failed,
             seeds, step.infos,
@@ -659,6 +661,7 @@ class EnvManager(Closing):
         Raises:
             EnvError: one failed too often, and may not be retired, or is the last one.
         """
+        chosen = {*starts}
         while starts:
             self._idle.difference_update(starts)
             self._outdated.difference_update(starts)
@@ -670,6 +673,10 @@ class EnvManager(Closing):
                     retries |= self._retries(env, start, failure)
             if retries:
                 wait_s(self._settings.retry_waiting_time)
+            if others := retries.keys() - chosen:  # all of a vector are made anew
+                self._lost |= others
+                self._record.dropped += sum(self._episodes.length(env) > 0 for env in others)
+                self._drop(self._rows_of(others))
             starts = retries
 
     def _failures_at_start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
@@ -721,7 +728,8 @@ class EnvManager(Closing):
         That is, something is not finite, or no action is legal next.
         """
         backend, acts = self._backend, self._backend.acts
-        if self._episodes.is_limited:  # vectors begin, and step, also what nobody plays
+        # vectors begin, and step, also what nobody plays
+        if self._episodes.is_limited or any_of(self._waiting):
             left = self._episodes.left.copy()
             left[[*step.ends]] -= 1
             acts = acts & np.tile((left > 0) & ~self._waiting, self._players)
@@ -839,7 +847,9 @@ class EnvManager(Closing):
         So it is of each part of an action: nobody acts there, and what is bootstrapped is the best
         of all actions.
         """
-        mask = step.successor[ACTION_MASK]
+        mask = step.successor.get(ACTION_MASK)
+        if mask is None or not step.ends:
+            return step
         is_none = self._without_value(mask) & step.truncated[:, None]
         if not is_none.any():
             return step
@@ -889,9 +899,13 @@ class EnvManager(Closing):
                         starts |= retries
         finally:
             if failed is not None:
-                self._episodes.drop(failed)
-                self._turns.drop(failed)
+                self._drop(failed)
         self._begin(starts)
+
+    def _drop(self, rows: Array) -> None:
+        """Forget the running episodes of some rows, bool [rows]."""
+        self._episodes.drop(rows)
+        self._turns.drop(rows)
 
     def _retries(
         self, env: int, start: EpisodeStart, failure: EnvFailure

@@ -120,7 +120,7 @@ class OldEnv(gymnasium.Env[Any, Any]):
     def render(self, *args: Any, **kwargs: Any) -> Any:
         """Its own picture, where it draws one; before gym 0.26 it must be asked for one."""
         render: Any = getattr(self._env, "render", super().render)
-        if not (args or kwargs or self.render_mode) and _has_mode(render):
+        if not (args or kwargs or self.render_mode) and "mode" in (parameters_of(render) or ()):
             return render(mode="rgb_array")
         return render(*args, **kwargs)
 
@@ -179,7 +179,7 @@ class OldEnv(gymnasium.Env[Any, Any]):
         seeds = getattr(self._env, "seed", None)
         if seeds is None:
             return
-        if "dynamic_seed" in inspect.signature(seeds).parameters:
+        if "dynamic_seed" in (parameters_of(seeds) or ()):
             # it would begin every episode from the seed that it was given last
             if seed is None:
                 seed = int(self._later_seeds.integers(2**31))
@@ -195,11 +195,12 @@ class OldEnv(gymnasium.Env[Any, Any]):
         return getattr(self._env, name)
 
 
-def _has_mode(render: Any) -> bool:
+def parameters_of(function: Any) -> Mapping[str, inspect.Parameter] | None:
+    """Returns the parameters of a function, or of a class; None: it is written in C, and silent."""
     try:
-        return "mode" in inspect.signature(render).parameters
-    except (TypeError, ValueError):  # written in C
-        return False
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
 
 
 def _is_of_gymnasium(env: object) -> bool:
@@ -225,13 +226,12 @@ def _takes(env: Any, name: str, *, unknown: bool = True) -> bool:
         name: of the keyword.
         unknown: the answer where it is written in C, or takes anything.
     """
-    try:
-        parameters = inspect.signature(env.reset).parameters.values()
-    except (TypeError, ValueError):  # written in C
+    parameters = parameters_of(env.reset)
+    if parameters is None:
         return unknown
-    if any(p.name == name for p in parameters):
+    if name in parameters:
         return True
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return False
     if isinstance(env, gymnasium.Env) and not isinstance(env, gymnasium.Wrapper):
         return unknown

@@ -320,13 +320,26 @@ class BattleEnv(abc.ABC):
                     f"{what}: by the names {[*of_all]}, and players are {self.names}"
                 )
 
-    def _note_end(self, name: str, terminated: object, truncated: object) -> bool:
-        """Keep how a player ends, until it goes on; returns whether it does."""
+    def _ends_by(
+        self, name: str, ends: Sequence[Mapping[str, Any]], *, with_all: bool = True
+    ) -> bool:
+        """Keep how a player ends, until it goes on; returns whether it does.
+
+        Args:
+            name: of the player.
+            ends: by player, terminations and truncations.
+            with_all: where it does not end by its own name, it may as all do.
+        """
         of_player = f"of player {self.names.index(name)} ({name})"
-        given = {"terminated": terminated, "truncated": truncated}
-        said = {key: truth_of(value, f"{key} {of_player}") for key, value in given.items()}
-        self._ends[name] |= {key: True for key, is_so in said.items() if is_so}
-        return any(said.values())
+        for key in (name, ALL) if with_all else (name,):
+            said = {
+                what: truth_of(of_each.get(key, False), f"{what} {of_player}")
+                for what, of_each in zip(_NO_END, ends, strict=True)
+            }
+            self._ends[name] |= {what: True for what, is_so in said.items() if is_so}
+            if any(said.values()):
+                return True
+        return False
 
     def _go_on(self, names: Iterable[str]) -> None:
         """Forget how players have ended before: they are there, or have come back.
@@ -405,14 +418,10 @@ class ParallelBattle(BattleEnv):
                 raise EnvValueError(f"{what}: {described(of_all)}, and must be a dict, by player")
         observations, paid, *ends, given_infos = told
         self._check_names(dict(zip(_OF_STEP[1:4], told[1:4], strict=True)), given)
-        is_said = any(ALL in of_each for of_each in ends)
-        of_all = [of_each.get(ALL, False) for of_each in ends] if is_said else []
         left, over = self._ended, set[str]()
         for i, name in enumerate(self.names):
             rewards[i] = number_of(paid.get(name, 0.0), f"reward of player {i} ({name})")
-            if self._note_end(name, *(of_each.get(name, False) for of_each in ends)) or (
-                of_all and name not in left and self._note_end(name, *of_all)
-            ):
+            if self._ends_by(name, ends, with_all=name not in left):
                 over.add(name)
             infos[i].update(given_infos.get(name) or {})
         # some leave those in `agents` that have ended; one that comes back is observed
@@ -495,13 +504,9 @@ class TurnBattle(BattleEnv):
         env = self._env
         told = {what: getattr(env, what) for what in _OF_STEP[1:4]}
         self._check_names(told, names)
-        ends = env.terminations, env.truncations
-        is_said = any(ALL in of_each for of_each in ends)
-        of_all = [of_each.get(ALL, False) for of_each in ends] if is_said else []
         for i, name in enumerate(self.names):
             if name in names:
-                is_out = self._note_end(name, *(of_each.get(name, False) for of_each in ends))
-                if not (is_out or (of_all and self._note_end(name, *of_all))):
+                if not self._ends_by(name, (env.terminations, env.truncations)):
                     self._go_on([name])
                 infos[i].update(env.infos.get(name) or {})
 

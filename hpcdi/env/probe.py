@@ -252,12 +252,10 @@ def _check_has_spaces(env: Any) -> None:
             if hasattr(env, "observation_spec") or hasattr(env.unwrapped, "observation_spec"):
                 raise EnvError(OF_DM_ENV) from error
             raise EnvError(f"has no {name}, of gymnasium's API: {error}") from error
-    if callable(env.observation_space) and not _has_players(env.unwrapped):
+    if callable(env.observation_space) and not any(
+        hasattr(env.unwrapped, name) for name in ("possible_agents", "agents")
+    ):
         raise EnvError("observation_space is a method, not a gymnasium.Space: wrap it")
-
-
-def _has_players(env: Any) -> bool:
-    return hasattr(env, "possible_agents") or hasattr(env, "agents")
 
 
 def _check_attributes(env: object, cfg: EnvConfig) -> None:

@@ -117,7 +117,9 @@ class VectorEnvs:
         goes_on: Sequence[bool],  # noqa: ARG002 (it always goes on)
     ) -> BackendStep:
         """Step all environments, also those that do not act."""
-        self._swap()  # the policy may still read the present ones
+        # the policy may still read the present ones
+        self.observation, self._other = self._other, self.observation
+        self._put, self._put_other = self._put_other, self._put
         try:
             return self._stepped(action, began)
         except ConfigError:
@@ -241,10 +243,6 @@ class VectorEnvs:
         """See `Backend.turn_over`."""
         self.observation = {name: column.copy() for name, column in self.observation.items()}
         self._put = self._seen.into(self.observation, ...)
-
-    def _swap(self) -> None:
-        self.observation, self._other = self._other, self.observation
-        self._put, self._put_other = self._put_other, self._put
 
     def seed_taken(self, env: int, seed: int | None, *, is_later: bool) -> int | None:  # noqa: ARG002
         """See `Backend.seed_taken`: only a `SyncVectorEnv` has a generator for each."""
@@ -435,7 +433,10 @@ def _numbers(info: Any, name: str, env_num: int) -> Array:
     value, mask = info.get(name), info.get(f"_{name}", True)
     if isinstance(value, np.ndarray) and value.shape == (env_num,) and value.dtype.kind in "biuf":
         return np.where(mask, value.astype(np.float64), np.nan)
-    first = name.partition("/")[0]
-    named = {key: info[key] for key in (name, f"_{name}", first, f"_{first}") if key in info}
+    of_mask = f"_{name}"
+    named = {
+        key: part for key, part in info.items()
+        if name.startswith(str(key)) or of_mask.startswith(str(key))
+    }  # fmt: skip
     infos = _infos(named, np.ones(env_num, bool))
     return np.array([number_in(infos[env], name) for env in range(env_num)])

@@ -9,7 +9,6 @@ them out. A name is one of `WRAPPERS`, one of ``gymnasium.wrappers``, or a
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,7 @@ from hpcdi.env.contract import (
     split_mask,
     truth_of,
 )
-from hpcdi.env.old_gym import as_gymnasium
+from hpcdi.env.old_gym import as_gymnasium, parameters_of
 from hpcdi.env.process_state import SignalGuard
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array
@@ -340,15 +339,10 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         return value
 
 
-WRAPPERS: dict[str, Wrap] = {
-    "AsFloats": AsFloats,
-    "ChannelsFirst": ChannelsFirst,
-    "Components": Components,
-    "RepeatAction": RepeatAction,
-    "ResetOptions": ResetOptions,
-    "ScaleReward": ScaleReward,
-    "SignReward": SignReward,
-}
+_OURS = (
+    AsFloats, ChannelsFirst, Components, RepeatAction, ResetOptions, ScaleReward, SignReward,
+)  # fmt: skip
+WRAPPERS: dict[str, Wrap] = {wrapper.__name__: wrapper for wrapper in _OURS}
 _OF_ONE_COPY = {
     "NormalizeObservation": "each environment would scale by statistics of its own",
     "NormalizeReward": "each environment would scale by statistics of its own",
@@ -391,11 +385,7 @@ def _as_annotated(
 
     Other lists are tuples in gymnasium's own, which want those. YAML has neither.
     """
-    try:
-        wanted: Mapping[str, Any] = inspect.signature(make).parameters
-    except (TypeError, ValueError):  # of what is written in C
-        wanted = {}
-    made = dict(arguments)
+    wanted, made = parameters_of(make) or {}, dict(arguments)
     for name, value in arguments.items():
         if isinstance(value, list):
             is_array = name in wanted and "ndarray" in str(wanted[name].annotation)

@@ -16,7 +16,7 @@ import pytest
 from gymnasium import spaces
 
 from fakes.spaces import simple_spaces
-from hpcdi.env.contract import read_spaces, stored_dtype
+from hpcdi.env.contract import read_spaces
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.gymnasium import GymnasiumEnv, cannot_make
 from hpcdi.env.probe import look_at
@@ -62,15 +62,6 @@ def test_spaces_of_known_environments() -> None:
     )
     counts = config(env_id="hpcdi/Count-v0", import_names=["hpcdi.env.toy"])
     assert look_at(counts).spaces == simple_spaces((2,), "float32", 2, ())
-
-
-@pytest.mark.parametrize(
-    ("dtype", "stored"),
-    [("float64", "float32"), ("float32", "float32"), ("uint8", "uint8"), ("int64", "int64")],
-)
-def test_float64_is_stored_as_float32_and_others_as_they_are(dtype: str, stored: str) -> None:
-    assert stored_dtype(np.dtype(dtype)) == stored
-    assert stored_dtype(dtype) == stored
 
 
 def test_bytes_of_a_stored_observation() -> None:

@@ -86,6 +86,7 @@ class TestContract:
                 steps_of(manager, 1)
             assert not manager.ready.any()
             assert manager.take_episodes().lengths.tolist() == [LENGTH] * 4
+            assert not manager.take_episodes().lengths.size, "they are told once"
             manager.restart_count()
         assert waiting(manager) == {0, 1}
         assert (manager.facts.action_space.n, manager.facts.observation_space.shape) == (2, (2,))

@@ -44,7 +44,7 @@ from hpcdi.env.mpi.environment import MpiEnv, facts_of
 from hpcdi.env.mpi.launch import Program, last_words, located, log_path
 from hpcdi.env.mpi.manager import SolverEnvs, SolverWorker
 from hpcdi.env.mpi.pool import CoupledGroup, SolverPool
-from hpcdi.env.mpi.python_solver import _Answering, _failure_to_close
+from hpcdi.env.mpi.python_solver import _Answering, failure_to_close
 from hpcdi.env.mpi.solvers import Solver, SolverLimits
 from hpcdi.env.mpi.vectors import put_vector, size_of, sizes_of, unrounded, vector_of
 from hpcdi.env.process_state import SENT_TO_ALL
@@ -528,14 +528,14 @@ def test_a_class_writes_its_last_files_and_what_it_raises_is_told(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """One that took `comm` was never called, and nobody was told what one raised."""
-    assert _failure_to_close(Replaced(), Alone(1)) == ""
+    assert failure_to_close(Replaced(), Alone(1)) == ""
     for made, said in (
         (Closed(), "alone"), (ClosedTogether(), "on rank 1"), (ClosedAt(), "on rank 1"),
         (ClosedInAWay(), "remove False"),
     ):  # fmt: skip
-        assert _failure_to_close(made, Alone(1)) == ""
+        assert failure_to_close(made, Alone(1)) == ""
         assert made.closed == said
-    assert _failure_to_close(Unclosed(), Alone(1)) == "OSError: the disk is full"
+    assert failure_to_close(Unclosed(), Alone(1)) == "OSError: the disk is full"
     assert "in close" in capfd.readouterr().err
 
 
@@ -937,6 +937,19 @@ def test_a_coupling_that_fails_says_why_and_a_rank_s_death_comes_first(
     with pytest.raises(SolverLost, match=said):
         group.order(SolverMessage(Kind.RESET), 1.0)
     assert re.match(said, fake.given_up)
+
+
+@pytest.mark.parametrize(
+    ("made", "why_killed"),
+    [
+        (Coupling(), "it is not needed any more"), (Closed(), ""),
+        (Unclosed(), "its coupling failed to close: OSError: the disk is full"),
+    ],
+)  # fmt: skip
+def test_a_coupling_is_closed_as_other_classes_are(made: Any, why_killed: str) -> None:
+    fake = CoupledFake()
+    CoupledGroup(fake, made, EnvFacts(Coupling.observation_space, Coupling.action_space)).release()
+    assert fake.given_up == why_killed
 
 
 def test_a_coupling_is_told_its_environment_s_folder(

@@ -94,14 +94,15 @@ def test_other_texts_stay_as_they_are() -> None:
 
 
 class Indexed(gymnasium.Env[Any, Any]):
-    """Observes the variable when it was made."""
+    """Observes the variable when it was made, and the number that a wrapper gives it."""
 
-    observation_space, action_space = spaces.Box(-1, 99, (1,), np.float32), spaces.Discrete(2)
+    observation_space, action_space = spaces.Box(-1, 99, (2,), np.float32), spaces.Discrete(2)
 
     def __init__(self) -> None:
-        self._seen = np.array([int(os.environ.get(ENV_INDEX, "-1"))], np.float32)
+        self._seen = np.full(2, int(os.environ.get(ENV_INDEX, "-1")), np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._seen[1] = options["number"]
         return self._seen, {}
 
     def step(self, action: Any) -> Any:
@@ -110,13 +111,17 @@ class Indexed(gymnasium.Env[Any, Any]):
 
 @pytest.mark.parametrize("vectorization", ["auto", "sync"])
 def test_those_that_gymnasium_steps_together_have_the_variable_too(vectorization: str) -> None:
-    cfg = {**CFG, "env_id": f"{__name__}:Indexed", "kwargs": {}, "vectorization": vectorization}
+    wrapper = {"type": "ResetOptions", "options": {"number": "{index}"}}
+    cfg = {
+        **CFG, "env_id": f"{__name__}:Indexed", "kwargs": {}, "vectorization": vectorization,
+        "wrappers": [wrapper],
+    }  # fmt: skip
     for evaluate, numbers in ((False, [5, 6]), (True, [7, 8, 9])):
         with create_env_manager(
             cfg, evaluate=evaluate, number=1, seed=np.random.SeedSequence(0)
         ) as envs:
             envs.launch()
-            assert envs.observation["observation"][:, 0].tolist() == numbers
+            assert envs.observation["observation"].tolist() == [[n, n] for n in numbers]
     assert ENV_INDEX not in os.environ
 
 

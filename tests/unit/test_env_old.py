@@ -224,6 +224,11 @@ def test_it_is_seeded_by_its_own_method() -> None:
     assert as_gymnasium(GymEnv()).reset(seed=1)[1] == {"begun": True}
 
 
+def test_what_seeds_it_may_be_written_in_c() -> None:
+    env = SimpleNamespace(seed=type, reset=lambda: 7.0)  # that function has no signature
+    assert OldEnv(env).reset(seed=3) == (7.0, {})
+
+
 def test_new_environments_stay_as_they_are() -> None:
     env = CountEnv(length=3)
     assert as_gymnasium(env) is env

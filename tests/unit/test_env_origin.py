@@ -146,10 +146,14 @@ def test_a_run_that_goes_on_keeps_its_origin(tmp_path: Path) -> None:
     another.write_text("env: {env_id: CartPole-v1}\n")
     request = RunRequest(str(another), ("seed=1",), resume=str(tmp_path))
     assert resume.overrides_of(request) == ["seed=1", 'env.origin={"observation": [7.0]}']
-    request = RunRequest(str(another), ("env.origin={}",), resume=str(tmp_path))
-    assert resume.overrides_of(request) == ["env.origin={}"]
+    for said in ("env.origin={}", "env={origin: {observation: 8.0}}"):
+        request = RunRequest(str(another), (said,), resume=str(tmp_path))
+        assert resume.overrides_of(request) == [said]
     request = RunRequest(str(another), ("env.env_id=Acrobot-v1",), resume=str(tmp_path))
     assert resume.overrides_of(request) == ["env.env_id=Acrobot-v1"]
+    for other in ("env: {env_id: CartPole-v1, origin: {observation: 8.0}}", "env: far"):
+        another.write_text(other)  # whoever compares it with the run refuses it
+        assert resume.overrides_of(RunRequest(str(another), resume=str(tmp_path))) == []
 
 
 class Linear(torch.nn.Module):

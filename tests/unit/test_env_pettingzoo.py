@@ -1061,6 +1061,35 @@ def test_an_environment_of_several_players_may_be_asked_for_infos() -> None:
     assert battle.step([0, 1])[1].tolist() == [1, 2]
 
 
+def test_what_is_given_for_a_player_that_has_ended_may_be_changed_in_place() -> None:
+    class Changes(Joint):
+        def step(self, action: Any) -> Any:
+            told = super().step(action)
+            action["a"] += 1
+            return told
+
+    env = Changes("dict")
+    env.action_space["a"] = gymnasium.spaces.MultiDiscrete([2])
+    battle = as_battle(env)
+    for _ in range(2):
+        battle.reset(seed=0)
+        for own in (np.zeros(1, int), np.zeros(1, int), None):
+            battle.step([own, 1])
+
+
+def test_infos_are_of_each_player_though_one_has_left() -> None:
+    class Playing(Joint):
+        def step(self, action: Any) -> Any:
+            *told, _ = super().step(action)
+            return *told, {name: {"at": self.at} for name in ("ab" if self.at < 3 else "b")}
+
+    battle = as_battle(Playing("dict"))
+    battle.reset(seed=0)
+    for actions in ([0, 1], [1, 2], [None, 2]):
+        *_, infos = battle.step(actions)
+    assert [info["at"] for info in infos] == [2, 3]
+
+
 class EndsTogether(Joint):
     """Says of all players at once that they have ended, and nothing more."""
 

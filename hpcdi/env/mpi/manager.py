@@ -191,11 +191,6 @@ class SolverWorker:
     def _next_seed(self) -> int:
         return int(self._seeds.integers(2**31))
 
-    @property
-    def left_s(self) -> float:
-        """Seconds until the command takes too long."""
-        return self.solver.left_s if self._asked[0] in ("reset", "step") else math.inf
-
     def attach(self, arrays: SharedArrays, env: int) -> None:
         """Use the row of an environment."""
         self._arrays, self._row = arrays, env

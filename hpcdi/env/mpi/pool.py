@@ -37,7 +37,7 @@ from hpcdi.env.arguments import ENV_FOLDER, make_numbered, numbered
 from hpcdi.env.base import EnvFacts
 from hpcdi.env.contract import Space, numbers_in, parts_of_reset, parts_of_step, results_of
 from hpcdi.env.mpi.environment import NO_RANKS, facts_of
-from hpcdi.env.mpi.python_solver import PythonSolver, find_class
+from hpcdi.env.mpi.python_solver import PythonSolver, failure_to_close, find_class
 from hpcdi.env.mpi.solvers import RankGroup, Solver, SolverLimits, SolverRaised
 from hpcdi.env.mpi.vectors import put_vector, sizes_of, unrounded, vector_of
 from hpcdi.errors import ConfigError, EnvValueError, LaunchError, Problem
@@ -130,16 +130,13 @@ class CoupledGroup:
     def release(self) -> None:
         """Let the program end: by the class's ``close(comm)``, or it is killed."""
         comm = None if self._group.reason else self._group.coupled  # a reason: it is lost
-        close = getattr(self._controller, "close", None)
-        if comm is not None and close is None:
+        if comm is not None and getattr(self._controller, "close", None) is None:
             self._group.give_up("it is not needed any more")
-        elif comm is not None and close is not None:
+        elif comm is not None:
             comm.deadline = time.monotonic() + _COUPLING_CLOSE_S
             comm.has_ended = lambda: False  # it may, while some of its ranks still send
-            try:
-                close(comm)
-            except Exception as error:  # the job ends all the same
-                self._group.give_up(f"its coupling {raised(error)}")
+            if failure := failure_to_close(self._controller, comm):
+                self._group.give_up(f"its coupling failed to close: {failure}")
         self._group.release()
 
     def has_news(self) -> bool:

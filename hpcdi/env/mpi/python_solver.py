@@ -24,7 +24,6 @@ a rank says so. An exception on any rank ends the group: the others may wait for
 
 from __future__ import annotations
 
-import inspect
 import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -44,6 +43,7 @@ from hpcdi.env.contract import (
     with_ordered_masks,
 )
 from hpcdi.env.mpi.vectors import put_vector, size_of, sizes_of, unrounded, vector_of
+from hpcdi.env.old_gym import parameters_of
 from hpcdi.errors import EXIT_DONE, ConfigError, EnvError, Problem
 from hpcdi.types import Array
 from hpcdi.utils.registry import named_in_module
@@ -104,7 +104,7 @@ def serve(
         answering = _Answering(rank, solver, facts)
         while (order := rank.receive()).kind is not Kind.END:
             answering.do(order)
-        if failure := _failure_to_close(solver, rank.comm):
+        if failure := failure_to_close(solver, rank.comm):
             tell(failure)
         return leave_job(EXIT_DONE)
     except NotNeeded:
@@ -114,7 +114,7 @@ def serve(
         die(f"{type(error).__name__}: {error}")
 
 
-def _failure_to_close(solver: PythonSolver, comm: Any) -> str:
+def failure_to_close(solver: PythonSolver, comm: Any) -> str:
     """Have a solver write its last files; returns what it raised, and prints where; "": nothing."""
     close = getattr(solver, "close", None)
     if close is None:
@@ -129,10 +129,7 @@ def _failure_to_close(solver: PythonSolver, comm: Any) -> str:
 
 def _takes_comm(close: Callable[..., object]) -> bool:
     """Decides whether a `close` is to be given the communicator; others may have arguments, too."""
-    try:
-        arguments = inspect.signature(close).parameters
-    except ValueError:  # of a compiled class, which does not say
-        return False
+    arguments = parameters_of(close) or {}
     return "comm" in arguments or any(
         argument.default is argument.empty and argument.kind is argument.POSITIONAL_OR_KEYWORD
         for argument in arguments.values()
