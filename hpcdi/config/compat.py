@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from hpcdi.config.fields import ComponentConfig, Parser, to_mapping
@@ -127,14 +127,29 @@ def parse(settings: type[S], mapping: object, name: str) -> S:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings updated by others at every depth; by those of another `type`, replaced."""
-    if above.get("type", below.get("type")) != below.get("type"):
-        return dict(above)
+    """Returns settings updated by others at every depth; a part of another `type` is replaced."""
     merged = {**below, **above}
     for key in below.keys() & above.keys():
-        if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):
-            merged[key] = _merged(below[key], above[key])
+        old, new = below[key], above[key]
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            is_other = new.get("type", old.get("type")) != old.get("type")
+            merged[key] = new if is_other else _merged(old, new)
     return merged
+
+
+def _with_settings(config: type, names: Sequence[str]) -> type:
+    """Returns a class of settings with further ones, whose values are taken as they are."""
+
+    def wrap(self: object) -> None:
+        if hasattr(config, "__post_init__"):
+            config.__post_init__(self)
+        for name in names:
+            object.__setattr__(self, name, _wrap(getattr(self, name)))
+
+    more = [(name, Any, None) for name in names]
+    return dataclasses.make_dataclass(
+        config.__name__, more, bases=(config,), frozen=True, namespace={"__post_init__": wrap}
+    )
 
 
 class _Defaults:
@@ -148,7 +163,8 @@ class _Defaults:
 class Configurable:
     """Mix-in for classes with a nested `Config`: `default_config` and parsing.
 
-    A user's subclass may state settings of its own, or other defaults, as a dict: ``config``.
+    A user's subclass may state settings of its own, or other defaults, as a dict: ``config``. Of
+    those that only this knows, `Config` has whatever values they are given.
     """
 
     Config: ClassVar[type] = ComponentConfig
@@ -158,6 +174,22 @@ class Configurable:
 
     `parse_config` drops them.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Add settings to `Config` that only ``config`` knows."""
+        super().__init_subclass__(**kwargs)
+        stated = cls.over_defaults({})
+        known = {field.name for field in dataclasses.fields(cls.Config)} if stated else set()
+        if more := [name for name in stated if name not in known]:
+            cls.Config = _with_settings(cls.Config, more)
+            cls.Config.__module__ = cls.__module__  # so that it can be pickled
+            cls.Config.__qualname__ = f"{cls.__qualname__}.Config"
+
+    @classmethod
+    def over_defaults(cls, mapping: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns settings over the defaults that a subclass states as ``config``."""
+        stated = inspect.getattr_static(cls, "config")
+        return _merged(stated if isinstance(stated, dict) else {}, mapping)
 
     @classmethod
     def default_config(cls) -> ConfigDict:
@@ -170,8 +202,6 @@ class Configurable:
     def parse_config(cls, cfg: object) -> Any:
         """Check a mapping and freeze it; an instance of `Config` is returned unchanged.
 
-        Settings that only the class's own ``config`` knows become attributes of it as they are.
-
         Args:
             cfg: a mapping, an instance of `Config`, or None for all defaults.
 
@@ -180,22 +210,9 @@ class Configurable:
         """
         if isinstance(cfg, cls.Config):
             return cfg
-        settings: type = cls.Config
-        mapping = cfg if cfg is not None else {}
-        defaults = inspect.getattr_static(cls, "config")
-        if isinstance(defaults, dict) and isinstance(mapping, Mapping):
-            declared = {field.name for field in dataclasses.fields(settings)}
-            undeclared = [name for name in defaults if name not in declared]
-            settings = dataclasses.make_dataclass(
-                settings.__name__,
-                [(name, Any, None) for name in undeclared],
-                bases=(settings,),
-                frozen=True,
-            )
-            merged = _merged(defaults, mapping)
-            mapping = merged | {name: _wrap(merged[name]) for name in undeclared}
-        if cls.UNUSED and isinstance(mapping, Mapping):
-            known = {field.name for field in dataclasses.fields(settings)}
+        mapping = {} if cfg is None else cfg
+        if isinstance(mapping, Mapping):
+            known = {field.name for field in dataclasses.fields(cls.Config)}
             unused = cls.UNUSED.keys() - known
-            mapping = {key: value for key, value in mapping.items() if key not in unused}
-        return parse(settings, mapping, cls.__name__)
+            mapping = {k: v for k, v in cls.over_defaults(mapping).items() if k not in unused}
+        return parse(cls.Config, mapping, cls.__name__)

@@ -320,6 +320,9 @@ class Parser:
                 for number, item in enumerate(items)
             )
             return MISSING if None in groups else groups
+        default = spec.default if spec.default_factory is MISSING else spec.default_factory()
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(default):
+            value = {**to_mapping(default), **value}
         try:
             parsed = convert(value, hint)
         except (TypeError, ValueError, OverflowError) as error:
@@ -352,7 +355,12 @@ class Parser:
         name = mapping.get("type", default_type)
         try:
             import_module(names if isinstance(names, list | tuple) else ())
-            cls = registry.settings_apart(name) or getattr(registry.get(name), "Config", None)
+            cls = registry.settings_apart(name)
+            if cls is None:
+                made = registry.get(name)
+                cls = getattr(made, "Config", None)
+                if hasattr(made, "over_defaults"):
+                    mapping = made.over_defaults(mapping)
         except ConfigError as error:
             self.problems += [Problem(_join(path, p.path), p.message) for p in error.problems]
             return MISSING
@@ -457,11 +465,13 @@ def convert(value: object, hint: object) -> Any:
     if origin in (tuple, list):
         return _convert_sequence(value, origin, args)
     if origin is dict or hint is dict:
-        if not isinstance(value, Mapping):
-            raise TypeError(f"must be a mapping, not {_type_name(value)}")
-        named = value if not args or args[0] is Any else _by_text(value)
-        element = args[1] if args else Any
-        return {key: _convert_item(key, item, element) for key, item in named.items()}
+        return _convert_mapping(value, args)
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):  # without `section`
+        parser = Parser()
+        made = parser.parse(cast("type", hint), value)
+        if parser.problems:
+            raise ValueError("; ".join(map(str, parser.problems)))
+        return made
     return _convert_scalar(value, hint)
 
 
@@ -494,6 +504,14 @@ def _convert_union(value: object, args: tuple[Any, ...]) -> Any:
     raise TypeError("; or ".join(dict.fromkeys(errors)))
 
 
+def _convert_mapping(value: object, args: tuple[Any, ...]) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"must be a mapping, not {_type_name(value)}")
+    named = value if not args or args[0] is Any else _by_text(value)
+    element = args[1] if args else Any
+    return {key: _convert_item(key, item, element) for key, item in named.items()}
+
+
 def _convert_item(key: str, value: object, hint: object) -> Any:
     try:
         return convert(value, hint)
@@ -504,6 +522,10 @@ def _convert_item(key: str, value: object, hint: object) -> Any:
 def _convert_sequence(value: Any, origin: Any, args: tuple[Any, ...]) -> Any:
     if not isinstance(value, list | tuple):
         raise TypeError(f"must be a list, not {_type_name(value)}")
+    if origin is tuple and args and args[-1] is not Ellipsis:  # as tuple[int, str]
+        if len(value) != len(args):
+            raise ValueError(f"must have {len(args)} values, not {len(value)}")
+        return tuple(map(convert, value, args))
     element = args[0] if args else Any
     return origin(convert(item, element) for item in value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -72,6 +73,8 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
 def _why_not_read(source: str) -> str:
     """Returns why a path is none of an experiment's file; empty: it may be one."""
     path = Path(source)
+    if not os.path.lexists(source) and (hint := misplaced(source)):
+        return f"there is no file {source!r}{hint}"
     if path.suffix == ".py":
         return f"is Python; where only YAML is read, `hpcdi convert {source} -o FILE.yaml` first"
     if path.is_file():
@@ -85,7 +88,7 @@ def _why_not_read(source: str) -> str:
         return f"{source!r} is a folder, no file{_neighbours(path)}"
     if source and (path.exists() or path.is_symlink()):
         return f"{source!r} is no regular file, or a link to nowhere, and is not read"
-    return f"there is no file {source!r}{misplaced(source) or _neighbours(path)}"
+    return f"there is no file {source!r}{_neighbours(path)}"
 
 
 def misplaced(word: str) -> str:

@@ -162,6 +162,9 @@ class TeamConfig(PolicyConfig):
             yield Problem("policies", why)
         yield from self._problems_of_sequences()
         for name, policy in self.policies.items():
+            if set(name) & set("./"):
+                why = "has . or / in its name, which part those of its parameters and columns"
+                yield Problem(f"policies.{name}", f"{why}: rename it")
             for problem in self._problems_of_policy(policy):
                 yield dataclasses.replace(problem, path=f"policies.{name}.{problem.path}")
 

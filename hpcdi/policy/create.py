@@ -37,16 +37,17 @@ def create_policy(
     Raises:
         UnknownTypeError: no policy has that type. ConfigError: its settings are wrong.
     """
-    settings = POLICY_REGISTRY.settings_apart(_type_of(cfg))
-    acting = POLICY_REGISTRY.core(_type_of(cfg)) if gets_weights else None
-    if acting is not None and enable_field is not None and set(enable_field) <= _ACTS:
-        config = cfg if isinstance(cfg, settings) else parse(settings, cfg, "policy")
-        if is_dense(config):
-            return acting(config, enable_field, seed=seed)  # type: ignore[no-any-return]
-    is_command = enable_field is not None and list(enable_field) == ["command"]
-    if is_command and settings is not None:
+    kind = cfg["type"] if isinstance(cfg, Mapping) else cfg.type
+    settings = POLICY_REGISTRY.settings_apart(kind)
+    modes = set(Policy.MODES if enable_field is None else enable_field)
+    acting = POLICY_REGISTRY.core(kind) if gets_weights and modes <= _ACTS else None
+    is_command = modes == {"command"}
+    if settings is not None and (is_command or acting is not None):
         config = cfg if isinstance(cfg, settings) else parse(settings, cfg, settings.__name__)
-        return Policy(config, enable_field, seed=seed)
+        if is_command:
+            return Policy(config, enable_field, seed=seed)
+        if acting is not None and is_dense(config):
+            return acting(config, enable_field, seed=seed)  # type: ignore[no-any-return]
     policy_cls = get_policy_cls(cfg)
     of_several = (
         {"gets_weights": gets_weights} if getattr(policy_cls, "HOLDS_OTHERS", False) else {}
@@ -58,7 +59,3 @@ def create_policy(
 def get_policy_cls(cfg: Mapping[str, Any] | ComponentConfig) -> Any:
     """The class that ``cfg.type`` names."""
     return component_class(POLICY_REGISTRY, cfg)
-
-
-def _type_of(cfg: Mapping[str, Any] | ComponentConfig) -> str:
-    return str(cfg["type"] if isinstance(cfg, Mapping) else cfg.type)

@@ -163,15 +163,11 @@ class DQNPolicy(DQNActing, ReplayPolicy):
         action, *_ = self.greedy(choosing.flatten(0, 1), mask)
         return taken(target, action.view(target.shape[:2]))
 
-    def by_action(self, output: Tensor) -> Tensor:
-        """Returns outputs [batch, actions * outputs] as [batch, actions, outputs]."""
-        return output.view(-1, self._cfg.model.actions, self._cfg.model.outputs)
-
     def of_action(self, output: Tensor, action: Tensor) -> Tensor:
         """Returns the outputs of one action each, [batch, outputs], of those of all actions."""
-        return self.by_action(output)[
-            torch.arange(len(action), device=action.device), action.long()
-        ]
+        rows = torch.arange(len(action), device=action.device)
+        chosen: Tensor = self.by_action(output)[rows, action.long()]
+        return chosen
 
     def saved_parts(self) -> dict[str, Any]:
         """See `TorchPolicy.saved_parts`."""

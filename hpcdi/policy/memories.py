@@ -205,7 +205,7 @@ def chosen(columns: Mapping[str, Tensor], numbers: Tensor) -> dict[str, Tensor]:
     within = torch.arange(int(counts.sum()), device=lengths.device)
     rows = offsets.repeat_interleave(counts) + within
     return {
-        name: column[numbers if _is_of_sequences(name) else rows]
+        name: column[numbers if name == SEQUENCE_LEN or name.startswith(STATES) else rows]
         for name, column in columns.items()
     }
 
@@ -213,7 +213,3 @@ def chosen(columns: Mapping[str, Tensor], numbers: Tensor) -> dict[str, Tensor]:
 def split(columns: Mapping[str, Tensor], order: Tensor, parts: int) -> list[dict[str, Tensor]]:
     """Splits sequences, in a given order, into `parts` with about as many sequences each."""
     return [chosen(columns, numbers) for numbers in torch.tensor_split(order, parts)]
-
-
-def _is_of_sequences(name: str) -> bool:
-    return name == SEQUENCE_LEN or name.startswith(STATES)

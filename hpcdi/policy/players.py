@@ -11,6 +11,7 @@ of them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -154,7 +155,7 @@ class PolicyGroup:
         Arrays or tensors.
         """
         parts = [self._of_player(columns, index) for index in range(len(self.players))]
-        return {name: _beside([part[name] for part in parts]) for name in parts[0]}
+        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
     def _of_player(self, columns: Mapping[str, Any], index: int) -> dict[str, Any]:
         """Returns what the policy sees as one of its players, of columns of the team."""
@@ -164,10 +165,13 @@ class PolicyGroup:
             for name, leaf in player.leaves.items()
         }
         if self._is_numbered:
-            like = columns[next(iter(player.leaves))]
-            numbers = np.full(_batch_axes(like, player), index)
+            name, leaf = next(iter(player.leaves.items()))
+            like = columns[name]
+            axes = tuple(like.shape)[: like.ndim - len(leaf.shape)]  # [rows], [items, steps]
             observation[f"{_OBSERVATION}{NUMBER}"] = (
-                numbers if isinstance(like, np.ndarray) else _as_tensor_like(numbers, like)
+                np.full(axes, index)
+                if isinstance(like, np.ndarray)
+                else like.new_zeros(axes).long() + index
             )
         for name, leaf in self._state.items():
             observation[leaf.column("observation")] = columns[name]
@@ -318,7 +322,7 @@ class PolicyGroup:
             there are no rows.
         """
         parts = [self._player_batch(index, batch) for index in range(len(self.players))]
-        join = _behind if self._remembers and not self.is_whole else _beside
+        join = functools.partial(_joined, are_beside=self.is_whole or not self._remembers)
         columns = {name: join([part[name] for part in parts]) for name in parts[0]}
         if self.is_whole:
             return columns, None
@@ -438,8 +442,11 @@ def _outputs_of(player: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, 
             yield (f"{root}/{part}" if part else root), column
 
 
-def _beside(parts: Sequence[Any]) -> Any:
-    """Returns columns [rows, ...] of several players as one, [rows * players, ...]."""
+def _joined(parts: Sequence[Any], *, are_beside: bool = True) -> Any:
+    """Returns columns [rows, ...] of several players as one, [rows * players, ...].
+
+    Rows of one step are beside each other, or else those of one player; the latter of tensors only.
+    """
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], np.ndarray):
@@ -447,23 +454,4 @@ def _beside(parts: Sequence[Any]) -> Any:
         return stacked.reshape(stacked.shape[0] * len(parts), *stacked.shape[2:])
     import torch
 
-    return torch.stack(list(parts), dim=1).flatten(0, 1)
-
-
-def _behind(parts: Sequence[Any]) -> Any:
-    """Returns tensors [rows, ...] of several players as one, [players * rows, ...]."""
-    import torch
-
-    return torch.cat(list(parts))
-
-
-def _batch_axes(column: Any, player: Player) -> tuple[int, ...]:
-    """Returns the first axes of a column of the player's first array: [rows], [items, steps]."""
-    leaf = next(iter(player.leaves.values()))
-    return tuple(column.shape)[: len(column.shape) - len(leaf.shape)]
-
-
-def _as_tensor_like(numbers: Array, tensor: Any) -> Any:
-    import torch
-
-    return torch.from_numpy(numbers).to(tensor.device)
+    return torch.stack(list(parts), dim=int(are_beside)).flatten(0, 1)

@@ -9,7 +9,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -40,8 +40,8 @@ class Program:
     signature: tuple[tuple[str, str], ...]
 
 
-class ProgramKind(Protocol):
-    """A kind of program."""
+class TorchProgram:
+    """An archive that `torch.export.load` reads."""
 
     def trace(self, module: nn.Module, obs_shape: Sequence[int], batch: int | None) -> Program:
         """Make a program.
@@ -54,18 +54,6 @@ class ProgramKind(Protocol):
         Raises:
             PolicyError: the module cannot be turned into one.
         """
-        ...
-
-    def load(self, data: bytes) -> Act:
-        """The program as a function: name -> float32 [batch, ...] to name -> [batch, ...]."""
-        ...
-
-
-class TorchProgram:
-    """An archive that `torch.export.load` reads."""
-
-    def trace(self, module: nn.Module, obs_shape: Sequence[int], batch: int | None) -> Program:
-        """See `ProgramKind.trace`."""
         example, free = _example(module, obs_shape, batch)
         with exporting(module):
             exported = torch.export.export(module, tuple(example.values()), dynamic_shapes=free)
@@ -75,7 +63,7 @@ class TorchProgram:
         return Program(file.getvalue(), _signature(module, example, batch))
 
     def load(self, data: bytes) -> Act:
-        """See `ProgramKind.load`."""
+        """The program as a function: name -> float32 [batch, ...] to name -> [batch, ...]."""
         extra = {_NAMES: ""}
         module = torch.export.load(io.BytesIO(data), extra_files=extra).module()
         names = json.loads(extra[_NAMES])
@@ -93,7 +81,7 @@ class OnnxProgram:
     """An ONNX model; read back by onnxruntime, or else by ONNX's own reference in numpy."""
 
     def trace(self, module: nn.Module, obs_shape: Sequence[int], batch: int | None) -> Program:
-        """See `ProgramKind.trace`."""
+        """See `TorchProgram.trace`."""
         example, free = _example(module, obs_shape, batch)
         with exporting(module):
             program = torch.onnx.export(
@@ -109,7 +97,7 @@ class OnnxProgram:
         return Program(data, _signature(module, example, batch))
 
     def load(self, data: bytes) -> Act:
-        """See `ProgramKind.load`."""
+        """See `TorchProgram.load`."""
         import onnx
         from onnx.reference import ReferenceEvaluator
 
@@ -134,7 +122,7 @@ def _by_onnxruntime(data: bytes) -> Act:
     return lambda inputs: dict(zip(names, session.run(None, dict(inputs)), strict=True))
 
 
-PROGRAMS: dict[str, ProgramKind] = {"torch": TorchProgram(), "onnx": OnnxProgram()}
+PROGRAMS: dict[str, TorchProgram | OnnxProgram] = {"torch": TorchProgram(), "onnx": OnnxProgram()}
 
 
 def _example(

@@ -15,7 +15,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ _MOVES = (
     *("alias", "detach", "slice", "select", "split_with_sizes", "cat", "_to_copy", "getitem"),
     "index",
 )
-_FIGURES = ("mean", "sum", "amax", "argmax")
+_FIGURES = ("sum", "amax", "argmax")
 _EACH: dict[str, tuple[str, str]] = {
     "add": ("{0} + {1}", "{0} + {1}"),
     "sub": ("{0} - {1}", "{0} - {1}"),
@@ -104,46 +104,6 @@ class Operand:
     number: float = 0.0
 
 
-class Language(Protocol):
-    """Writes statements.
-
-    Attributes:
-        own: names that its files have already, as a pattern.
-        longest: name of a policy.
-    """
-
-    own: str
-    longest: int
-
-    def constant(self, name: str, numbers: Array) -> None:
-        """An array of constants [n], or a matrix [rows, columns]."""
-        ...
-
-    def buffer(self, name: str, size: int) -> None:
-        """An array of numbers."""
-        ...
-
-    def linear(self, out: str, given: str, weight: str, bias: str, size: tuple[int, int]) -> None:
-        """``out = weight @ given + bias``; size: of the weight."""
-        ...
-
-    def gather(self, out: str, at: int, given: str, start: int, stride: int, size: int) -> None:
-        """Copy numbers of a buffer, in equal steps, to another one from `at` on."""
-        ...
-
-    def each(self, out: str, size: int, name: str, operands: Sequence[Operand]) -> None:
-        """An entry of `_EACH`, number by number."""
-        ...
-
-    def reduce(self, out: str, given: str, how: str, size: tuple[int, int]) -> None:
-        """One of `_FIGURES` of each row of [rows, columns]; NaN of NaN."""
-        ...
-
-    def text(self, title: str, name: str, sizes: tuple[int, int], result: str) -> dict[str, str]:
-        """Returns the files: name -> text."""
-        ...
-
-
 def as_source(
     module: nn.Module, language: str, name: str = "policy", title: str = ""
 ) -> dict[str, str]:
@@ -189,7 +149,7 @@ def name_from(title: str, language: str) -> str:
 class _Translation:
     """One module in one language."""
 
-    def __init__(self, module: nn.Module, language: Language) -> None:
+    def __init__(self, module: nn.Module, language: C | Fortran) -> None:
         self._language, self._count = language, 0
         inputs = getattr(module, "inputs", None) or {}
         if others := [name for name in inputs if name.startswith("state/")]:
@@ -359,12 +319,12 @@ class _Translation:
 
     def _operand(self, value: object, shape: Sequence[int]) -> Operand:
         if isinstance(value, _Computed):
-            return Operand(self._whole(value.codes.expand(*shape)))
+            return Operand(self._whole(value.codes.expand(tuple(shape))))
         tensor = torch.as_tensor(value).double()
         if tensor.numel() == 1:
             return Operand(number=float(tensor))
         name = self._new("c")
-        self._language.constant(name, tensor.expand(*shape).numpy().ravel())
+        self._language.constant(name, tensor.expand(tuple(shape)).numpy().ravel())
         return Operand(name)
 
     def _addmm(self, bias: Any, given: Any, weight: Any) -> _Computed:
@@ -408,6 +368,10 @@ class _Translation:
         self._language.reduce(out, source, how, (rows, codes.numel() // rows))
         return made
 
+    def _mean(self, value: Any, dims: Any = None, keepdim: bool = False) -> _Computed:
+        total = self._reduced("sum", value, dims, keepdim)
+        return self._each("div", [total, value.codes.numel() // total.codes.numel()])
+
     def _constant_pad_nd(self, given: Any, pad: Sequence[int], value: float = 0.0) -> _Computed:
         number = int(self._codes(torch.tensor([value])))
         places = torch.ones_like(given.codes, dtype=torch.bool)
@@ -430,9 +394,9 @@ class _Translation:
         self, value: Any, shape: Sequence[int], weight: Any, bias: Any, epsilon: float
     ) -> list[Any]:
         dims = list(range(value.codes.ndim - len(shape), value.codes.ndim))
-        apart = self._each("sub", [value, self._reduced("mean", value, dims, True)])
+        apart = self._each("sub", [value, self._mean(value, dims, True)])
         squares = self._each("mul", [apart, apart])
-        variance = self._reduced("mean", squares, dims, True)
+        variance = self._mean(squares, dims, True)
         deviation = self._each("sqrt", [self._each("add", [variance, epsilon])])
         scaled = self._each("div", [apart, deviation])
         if weight is not None:
@@ -460,7 +424,12 @@ def _number(number: float, end: str, infinity: str, minus_infinity: str, none: s
 
 
 class C:
-    """Writes C99."""
+    """Writes statements in C99.
+
+    Attributes:
+        own: names that its files have already, as a pattern.
+        longest: name of a policy.
+    """
 
     own, longest = "(?!)", 200
 
@@ -470,24 +439,24 @@ class C:
         self._body: list[str] = []
 
     def constant(self, name: str, numbers: Array) -> None:
-        """See `Language.constant`."""
+        """Write an array of constants [n], or a matrix [rows, columns]."""
         text = _lines([_number(number, *_C_NUMBERS) for number in numbers.ravel()], "    ")
         self._constants.append(f"static const double {name}[{numbers.size}] = {{\n{text}}};\n")
 
     def buffer(self, name: str, size: int) -> None:
-        """See `Language.buffer`."""
+        """Write an array of numbers."""
         self._buffers.append(f"{name}[{size}]")
 
     def linear(self, out: str, given: str, weight: str, bias: str, size: tuple[int, int]) -> None:
-        """See `Language.linear`."""
+        """Write ``out = weight @ given + bias``; size: of the weight."""
         self._body.append(f"    linear({weight}, {bias}, {given}, {out}, {size[0]}, {size[1]});")
 
     def gather(self, out: str, at: int, given: str, start: int, stride: int, size: int) -> None:
-        """See `Language.gather`."""
+        """Copy numbers of a buffer, in equal steps, to another one from `at` on."""
         self._each_of(size, f"{out}[{at} + i] = {given}[{start} + {stride} * i];")
 
     def each(self, out: str, size: int, name: str, operands: Sequence[Operand]) -> None:
-        """See `Language.each`."""
+        """Write an entry of `_EACH`, number by number."""
         words = [
             f"{one.name}[i]" if one.name else f"({_number(one.number, *_C_NUMBERS)})"
             for one in operands
@@ -495,7 +464,7 @@ class C:
         self._each_of(size, f"{out}[i] = {_EACH[name][0].format(*words)};")
 
     def reduce(self, out: str, given: str, how: str, size: tuple[int, int]) -> None:
-        """See `Language.reduce`."""
+        """Write one of `_FIGURES` of each row of [rows, columns]; NaN of NaN."""
         rows, columns = size
         self._each_of(rows, f"{out}[i] = {how}(&{given}[{columns} * i], {columns});")
 
@@ -503,7 +472,7 @@ class C:
         self._body.append(f"    for (int i = 0; i < {size}; i++) {{\n        {statement}\n    }}")
 
     def text(self, title: str, name: str, sizes: tuple[int, int], result: str) -> dict[str, str]:
-        """See `Language.text`."""
+        """Returns the files: name -> text."""
         upper = name.upper()
         header = f"""\
 /* {title}. Written by hpcdi. */
@@ -555,16 +524,6 @@ static double sum(const double *x, int size)
     return total;
 }
 """,
-    "mean": """\
-static double mean(const double *x, int size)
-{
-    double total = 0;
-    for (int i = 0; i < size; i++) {
-        total += x[i];
-    }
-    return total / size;
-}
-""",
     "amax": """\
 static double amax(const double *x, int size)
 {
@@ -607,7 +566,7 @@ class Fortran:
         self._body: list[str] = []
 
     def constant(self, name: str, numbers: Array) -> None:
-        """See `Language.constant`."""
+        """See `C.constant`."""
         shape = ", ".join(map(str, numbers.shape[::-1]))  # the first index is the fastest
         lines = [f"    real(dp) :: {name}({shape})"]
         for row, part in enumerate(np.atleast_2d(numbers)):
@@ -620,15 +579,15 @@ class Fortran:
         self._constants.append("\n".join([*lines, ""]))
 
     def buffer(self, name: str, size: int) -> None:
-        """See `Language.buffer`."""
+        """See `C.buffer`."""
         self._buffers.append(f"{name}({size})")
 
     def linear(self, out: str, given: str, weight: str, bias: str, size: tuple[int, int]) -> None:
-        """See `Language.linear`."""
+        """See `C.linear`."""
         self._body.append(f"        {out} = {bias} + matmul({given}(:{size[1]}), {weight})")
 
     def gather(self, out: str, at: int, given: str, start: int, stride: int, size: int) -> None:
-        """See `Language.gather`."""
+        """See `C.gather`."""
         end = start + 1 + stride * (size - 1)
         if stride == 0:
             self._body.append(f"        {out}({at + 1}:{at + size}) = {given}({start + 1})")
@@ -637,7 +596,7 @@ class Fortran:
         self._body.append(f"        {out}({at + 1}:{at + size}) = {given}({places})")
 
     def each(self, out: str, size: int, name: str, operands: Sequence[Operand]) -> None:
-        """See `Language.each`."""
+        """See `C.each`."""
         words = [
             f"{one.name}(:{size})" if one.name else f"({_number(one.number, *_FORTRAN_NUMBERS)})"
             for one in operands
@@ -645,20 +604,19 @@ class Fortran:
         self._body.append(f"        {out} = {_EACH[name][1].format(*words)}")
 
     def reduce(self, out: str, given: str, how: str, size: tuple[int, int]) -> None:
-        """See `Language.reduce`."""
+        """See `C.reduce`."""
         rows, columns = size
         table = f"reshape({given}, [{columns}, {rows}])"
         has_nan = f"any({table} /= {table}, 1)"
         reduced = {
             "sum": f"sum({table}, 1)",
-            "mean": f"sum({table}, 1) / {columns}",
             "amax": f"merge(nan, maxval({table}, 1), &\n            {has_nan})",
             "argmax": f"merge(nan, real(maxloc({table}, 1) - 1, dp), &\n            {has_nan})",
         }
         self._body.append(f"        {out} = {reduced[how]}")
 
     def text(self, title: str, name: str, sizes: tuple[int, int], result: str) -> dict[str, str]:
-        """See `Language.text`."""
+        """See `C.text`."""
         buffers = "".join(f"        real(dp) :: {buffer}\n" for buffer in self._buffers)
         body, constants = "\n".join(self._body), "\n".join(self._constants)
         infinite = "".join(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdi.config.compat import ConfigDict, Configurable
-from hpcdi.config.fields import ComponentConfig, setting
+from hpcdi.config.fields import ComponentConfig, Parser, component, restore, setting, to_mapping
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.utils.registry import (
     BUFFER_REGISTRY,
@@ -243,3 +244,31 @@ def test_a_subclass_states_settings_of_its_own() -> None:
     assert Nested.config["window"]["at"]["x"] == 1
     with pytest.raises(ConfigError, match="windows: unknown key"):
         Own.parse_config({"windows": 1})
+
+
+class Rated(Configurable):
+    @dataclass(frozen=True)
+    class Config(ComponentConfig):
+        type: str = "rated"
+        rate: float = setting(0.5, "a rate")
+
+
+class OwnRated(Rated):
+    config: ClassVar[Any] = {"type": "rated", "rate": 0.25, "window": {"size": 3}}
+
+
+def test_what_a_subclass_states_holds_in_a_run_and_for_any_type() -> None:
+    registry = Registry("part")
+    registry.register("own")(OwnRated)
+
+    @dataclass(frozen=True)
+    class Run:
+        part: Rated.Config = component(registry, "own", "a part")
+
+    mapping = {"type": "own", "window": {"more": 1}}
+    part: Any = Parser().parse(Run, {"part": mapping}).part
+    again: Any = restore(Run, to_mapping(Run(part))).part
+    for each in (part, again, OwnRated.parse_config(mapping), pickle.loads(pickle.dumps(part))):
+        assert (each.type, each.rate, each.window) == ("own", 0.25, {"size": 3, "more": 1})
+        assert each.window.size == 3
+    assert {"import_names", "window"} <= OwnRated.default_config().keys()

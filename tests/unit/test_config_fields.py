@@ -24,6 +24,7 @@ from hpcdi.config.fields import (
     component,
     components,
     convert,
+    restore,
     section,
     setting,
     to_mapping,
@@ -480,3 +481,36 @@ def test_defaults_of_settings_are_of_their_types() -> None:
                     is_float = "float" in str(each.type)
                     whole = type(each.default) is int and "int" not in str(each.type)
                     assert not (is_float and whole), f"{cls.__name__}.{each.name}"
+
+
+@dataclass(frozen=True)
+class Plain:
+    x: float = 1.0
+    y: int = 2
+
+
+@dataclass(frozen=True)
+class OfUser:
+    """Settings as Python has them, declared by nothing of hpcdi."""
+
+    one: Plain = Plain(x=3.0)
+    maybe: Plain | None = Plain(y=8)
+    several: tuple[Plain, ...] = (Plain(),)
+    pair: tuple[float, int] = (0.5, 1)
+
+
+def test_annotations_of_python_s_own_kinds_are_understood_on_all_ranks() -> None:
+    mapping = {"one": {"y": 5}, "maybe": {"x": 4}, "several": [{}, {"y": 7}], "pair": [2, 3]}
+    parser = Parser()
+    for given_by, expected in (
+        ({}, OfUser()),
+        (mapping, OfUser(Plain(3.0, 5), Plain(4.0, 8), (Plain(), Plain(y=7)), (2.0, 3))),
+    ):
+        parsed = parser.parse(OfUser, given_by)
+        assert parsed == restore(OfUser, to_mapping(parsed)) == expected
+        assert isinstance(parsed.pair[1], int)
+    assert not parser.problems
+    parser.parse(OfUser, {"one": {"z": 1}, "pair": [1, 2, 3]})
+    assert [problem.path for problem in parser.problems] == ["one", "pair"]
+    assert "z: unknown key" in parser.problems[0].message
+    assert parser.problems[1].message == "must have 2 values, not 3"

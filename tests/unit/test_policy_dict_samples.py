@@ -41,6 +41,11 @@ def test_names_are_the_paths_and_sequences_are_an_axis() -> None:
     }
 
 
+def test_bfloat16_is_kept_as_float32() -> None:
+    (column,) = columns_of([{"q": torch.ones(3, dtype=torch.bfloat16)}] * 2).values()
+    assert (column.dtype, column.shape) == (np.float32, (2, 3))
+
+
 def test_they_come_back_as_they_were() -> None:
     samples = [sample(number) for number in range(4)]
     tensors = {name: torch.from_numpy(column) for name, column in columns_of(samples).items()}

@@ -151,14 +151,6 @@ def test_a_schedule_goes_on_where_it_was(kind: str) -> None:
         assert torch.equal(one, other)
 
 
-def test_a_run_that_goes_on_takes_the_learning_rate_that_it_is_given_now() -> None:
-    before, after = policy("dqn", learning_rate=0.1), policy("dqn", learning_rate=0.01)
-    before.learn_mode.forward(batch_of("dqn"))
-    after.learn_mode.load_state_dict(before.learn_mode.state_dict())
-    assert after.learn_mode.forward(batch_of("dqn"))["cur_lr"] == 0.01
-    assert rates_of(after) == {0.01}
-
-
 def test_a_batch_that_is_repeated_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a learner's death: in schedules, and in statistics of observations."""
     model = {"obs_shape": 4, "encoder_hidden_size_list": [8], **KINDS["dqn"]}

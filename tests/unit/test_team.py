@@ -1175,6 +1175,9 @@ def test_settings_that_do_not_fit_are_named() -> None:
     said = problems_of(Relay(), policies=policies, players=patterns)
     assert "policies.fox: is the name of a player that acts by another policy: rename the" in said
     config(Relay(), policies={**policies, "fox": {"type": "dqn"}}, players=patterns)
+    for name in ("fox.old", "fox/old"):
+        said = problems_of(Relay(), policies={"hare": PPO, name: PPO}, players={"*": name})
+        assert f"policies.{name}: has . or / in its name, which part those of its p" in said
     said = problems_of(Relay(), policies={"hare": PPO, "fox": {"type": "dqn"}}, nstep=3)
     assert "\nnstep: is each policy's own: set policy.policies.hare.nstep" in f"\n{said}"
     own = {"discount_factor": 0.5, "learn": {"batch_size": 9}, "eval": {"sample": True}}

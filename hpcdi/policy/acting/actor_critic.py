@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hpcdi.config.algorithms import ActorCriticConfig, IMPALAConfig, PPOConfig
+from hpcdi.config.algorithms import ActorCriticConfig, BCConfig, IMPALAConfig, PPOConfig
 from hpcdi.policy.acting.base import ActingPolicy, DensePolicy, Network
 from hpcdi.policy.acting.network import ActorCritic
 from hpcdi.policy.acting.sampling import ActionSampler
@@ -19,15 +19,26 @@ from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 _ACTIONS = 1  # stream of random numbers
 
 
-class ActorCriticActing(ActingPolicy):
+class DistributionActing(ActingPolicy):
+    """What acts by a distribution of actions."""
+
+    _cfg: ActorCriticConfig | BCConfig
+
+    def prepare_acting(self) -> None:
+        """Random numbers of drawn actions."""
+        self._rng = self.random(_ACTIONS)
+
+    @functools.cached_property
+    def distribution(self) -> ActionSampler:
+        """Samples actions by the network's output."""
+        return ActionSampler.of(self._cfg.model)
+
+
+class ActorCriticActing(DistributionActing):
     """Sampled actions of every space, with or without masks of legal ones."""
 
     Config: ClassVar[type] = ActorCriticConfig
     _cfg: ActorCriticConfig
-
-    def prepare_acting(self) -> None:
-        """Random numbers of sampling."""
-        self._rng = self.random(_ACTIONS)
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
         """Sampled actions, legal ones where there is a mask.
@@ -47,11 +58,6 @@ class ActorCriticActing(ActingPolicy):
     def infer_policy(self, observation: Columns) -> Sequence[Array]:
         """The network's output without the value."""
         return self.infer(observation)[:-1]
-
-    @functools.cached_property
-    def distribution(self) -> ActionSampler:
-        """Samples actions by the network's output."""
-        return ActionSampler.of(self._cfg.model)
 
 
 class PPOActing(ActorCriticActing):
@@ -100,8 +106,16 @@ class IMPALAActing(ActorCriticActing):
         return TrainColumns(columns, (NEXT_OBSERVATION,))
 
 
-class DenseActorCritic(ActorCriticActing, DensePolicy):
+class DenseDistribution(DistributionActing, DensePolicy):
     """The network in numpy."""
+
+    def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:
+        """The likeliest actions."""
+        return self.distribution.best(output, legal)
+
+
+class DenseActorCritic(ActorCriticActing, DenseDistribution):
+    """Policy and value in numpy."""
 
     def make_dense_network(self) -> Network:
         """See `hpcdi.policy.actor_critic`."""
@@ -110,10 +124,6 @@ class DenseActorCritic(ActorCriticActing, DensePolicy):
     def infer_policy(self, observation: Columns) -> Sequence[Array]:
         """See `ActorCriticActing.infer_policy`; the value is not computed."""
         return self._evaluated(self._normalizer(observation))
-
-    def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:
-        """The likeliest actions."""
-        return self.distribution.best(output, legal)
 
 
 class DensePPO(PPOActing, DenseActorCritic):

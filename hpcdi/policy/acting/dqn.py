@@ -48,6 +48,10 @@ class DQNActing(ReplayActing):
             return {"action": self._lasting.act(best, eps, count, rows, legal)}
         return {"action": epsilon_greedy(best, eps, count, self._rng, legal)}
 
+    def by_action(self, output: Any) -> Any:
+        """Returns outputs [rows, actions * outputs] as [rows, actions, outputs]."""
+        return output.reshape(-1, self._cfg.model.actions, self._cfg.model.outputs)
+
 
 class DenseDQN(DQNActing, DensePolicy):
     """DQN, and CQL of discrete actions, in numpy."""
@@ -66,10 +70,6 @@ class DenseDQN(DQNActing, DensePolicy):
     def values(self, output: Array) -> Array:
         """Returns the values of actions, [rows, actions]."""
         return output
-
-    def by_action(self, output: Array) -> Array:
-        """Returns outputs [rows, actions * outputs] as [rows, actions, outputs]."""
-        return output.reshape(len(output), self._cfg.model.actions, self._cfg.model.outputs)
 
 
 class DenseC51(DenseDQN):
