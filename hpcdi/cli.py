@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import os
+import re
 import signal
 import sys
 import traceback
@@ -12,34 +15,12 @@ from importlib import import_module
 from pathlib import Path
 
 from hpcdi import __version__
-from hpcdi.commands.options import OF_A_RUN
+from hpcdi.commands.options import OF_A_RUN, guess_of
 from hpcdi.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError, LaunchError
 from hpcdi.run.environment import detect, is_first, need_home
 from hpcdi.utils import console, early
 from hpcdi.utils.backoff import idle_threads_sleep
 
-COMMANDS = (
-    "train",
-    "serial",
-    "plan",
-    "rehearse",
-    "submit",
-    "join",
-    "sweep",
-    "status",
-    "tail",
-    "curves",
-    "plot",
-    "report",
-    "scale",
-    "inspect",
-    "eval",
-    "league",
-    "export",
-    "new",
-    "convert",
-    "doctor",
-)
 _RUNS = ("train", "serial", "join", "sweep")
 """Commands that go on where nobody reads their output any more."""
 _ONCE = {"submit": "submit a run of its own", "sweep": "start a sweep of its own"}
@@ -71,6 +52,8 @@ others collect.
   hpcdi new policy my_a2c                     an algorithm, or an environment, to begin from
   hpcdi convert cartpole_dqn_config.py        a configuration of DI-engine as YAML
 """
+COMMANDS = tuple(dict.fromkeys(re.findall(r"^  hpcdi (\w+)", DESCRIPTION, re.MULTILINE)))
+"""Those that the description shows."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"hpcdi {__version__}")
-    parser.add_argument("command", choices=COMMANDS, help="each has its own --help")
+    parser.add_argument("command", type=_known, choices=COMMANDS, help="each has its own --help")
     if not arguments:
         parser.print_help()
         return EXIT_USAGE
@@ -109,14 +92,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.forget(sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:
-        if isinstance(error, PermissionError) and isinstance(error.filename, str | bytes):
-            sys.stderr.write(f"hpcdi {command}: {console.escaped(_denied(error))}\n")
-            return EXIT_FAILED
-        if error.errno not in console.FULL or error.filename is not None:
+        code, is_named = EXIT_FAILED, isinstance(error.filename, str | bytes)
+        if is_named and isinstance(error, PermissionError):
+            said = _denied(error)
+        elif is_named and error.errno == errno.ENAMETOOLONG:
+            code, said = EXIT_USAGE, f"{Path(os.fsdecode(error.filename))}: {error.strerror}"
+        elif error.errno in console.FULL and error.filename is None:
+            console.forget(sys.stdout.fileno())
+            said = f"it cannot write any more: {error.strerror}"
+        else:
             raise
-        console.forget(sys.stdout.fileno())
-        sys.stderr.write(f"hpcdi {command}: it cannot write any more: {error.strerror}\n")
-        return EXIT_FAILED
+        sys.stderr.write(f"hpcdi {command}: {console.escaped(said)}\n")
+        return code
+
+
+def _known(word: str) -> str:
+    """An argparse type: one of `COMMANDS`."""
+    if word not in COMMANDS:
+        raise argparse.ArgumentTypeError(f"there is no {word!r}{guess_of(word, COMMANDS)}")
+    return word
 
 
 def _denied(error: PermissionError) -> str:
@@ -138,10 +132,15 @@ def _denied(error: PermissionError) -> str:
 
 
 def _at_home(word: str) -> str:
-    """Returns an option with the home folder in its path: bash expands ``~`` only after a space."""
+    """Returns an option with the home folder in its path: bash expands ``~`` only after a space.
+
+    As bash does, it leaves the name of nobody as it is.
+    """
     option, equals, value = word.partition("=")
-    is_path = option.startswith("--") and value.startswith("~")
-    return f"{option}{equals}{Path(value).expanduser()}" if is_path else word
+    if option.startswith("-") and value.startswith("~"):
+        with contextlib.suppress(RuntimeError):
+            return f"{option}{equals}{Path(value).expanduser()}"
+    return word
 
 
 def _check_tasks(arguments: Sequence[str]) -> None:

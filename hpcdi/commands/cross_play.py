@@ -30,6 +30,7 @@ from hpcdi.store.atomic import write_json
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import MAIN, Array
+from hpcdi.utils.console import others_to_stderr
 from hpcdi.utils.nested import jsonable
 
 GAMES = 20
@@ -58,7 +59,10 @@ def play(layout: RunLayout, shown: Mapping[str, Any], options: argparse.Namespac
     check_files(layout, [p["name"] for p in players_of(shown) if p["role"] == "historical"])
     share = options.random or 0.0
     results: dict[tuple[str, str], Result] = {}
-    with Arena(root, options, games, "main", random_share=share) as arena:
+    with (
+        others_to_stderr(options.json),
+        Arena(root, options, games, "main", random_share=share) as arena,
+    ):
         sources = {name: arena.source(name) for name in names}
         pairs = list(itertools.combinations(names, 2))
         # of more seats than two one player has one and the other the rest: each has its turn
@@ -229,7 +233,7 @@ def show_exploitability(
     copies = [p["name"] for p in shown["players"] if p["parent"] == MAIN]
     check_files(layout, copies)
     names = [player["name"] for player in players_of(shown) if player["role"] != "fixed"]
-    with Arena(layout.root, options, 2, "main") as arena:
+    with others_to_stderr(options.json), Arena(layout.root, options, 2, "main") as arena:
         config: ExperimentConfig = arena.config
         if config.policy.eval.sample:
             raise LaunchError(

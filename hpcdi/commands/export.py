@@ -146,10 +146,8 @@ def main(arguments: Sequence[str]) -> int:
             "(policy.eval.sample)")  # fmt: skip
     say(str(saved))
     parts = _parts_of(loaded)
-    if kind in SOURCES:
-        _write_sources(parts, loaded, kind, options)
-        return EXIT_DONE
-    _write_programs(parts, loaded, kind, options)
+    write = _write_sources if kind in SOURCES else _write_programs
+    write(parts, loaded, kind, options)
     return EXIT_DONE
 
 

@@ -178,7 +178,7 @@ def _range(text: str) -> Range:
         wanted = Range(float(low or -np.inf), float(high or np.inf))
     except ValueError:
         wanted = Range(np.inf, -np.inf)
-    if not colon or wanted.low > wanted.high:
+    if not colon or not wanted.low <= wanted.high:  # NaN is no bound
         raise ArgumentTypeError(f"must be LOW:HIGH, LOW: or :HIGH, not {text!r}")
     return wanted
 

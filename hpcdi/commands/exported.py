@@ -139,13 +139,11 @@ def name_of(output: str | None, title: str, language: str) -> tuple[Path, str]:
     """Returns folder and name of the files.
 
     Raises:
-        LaunchError: the file that is named has another suffix, or a name that no language takes.
+        LaunchError: the file that is named has a name that no language takes.
     """
     place = Path(output) if output is not None else Path()
     if output is None or place.is_dir():
         return place, name_from(title, language)
-    if place.suffix != SOURCES[language]:
-        raise LaunchError(f"-o {output}: the file's name must end in {SOURCES[language]}")
     if refusal := why_no_name(place.stem, language):
         raise LaunchError(f"-o {output}: {refusal}")
     return place.parent, place.stem

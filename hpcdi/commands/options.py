@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +28,12 @@ def make_parser(command: str, about: str, exit_codes: str = EXIT_CODES) -> argpa
         epilog=exit_codes,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def guess_of(word: str, known: Iterable[str]) -> str:
+    """Returns the part of a message that names the nearest known word; empty: none is near."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def at_least(minimum: int) -> Callable[[str], int]:

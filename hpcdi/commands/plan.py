@@ -43,6 +43,7 @@ from hpcdi.run.sizes import blocks_per_s_of, does_not_fit, memory_of, row_size
 from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 from hpcdi.run.start import as_yaml
 from hpcdi.types import Spaces
+from hpcdi.utils.console import others_to_stderr
 from hpcdi.utils.metrics import brief, counted, human_bytes, human_count, human_time
 
 _LARGE_SHARE = 0.5
@@ -81,11 +82,14 @@ def main(arguments: Sequence[str]) -> int:
         "--measure", action="store_true", help="run it for a while here, and forecast its speed"
     )
     parser.add_argument(
-        "--seconds", metavar="S", type=seconds_from(0.1), default=_MEASURED_S,
+        "--seconds", metavar="S", type=seconds_from(0.1),
         help=f"with --measure: of learning that are measured ({_MEASURED_S:g})",
     )  # fmt: skip
     options = parser.parse_intermixed_args(arguments)
-    with as_yaml(options.config) as config:
+    if options.seconds and not options.measure:
+        parser.error("--seconds goes with --measure")
+    measured_s = (options.seconds or _MEASURED_S) if options.measure else 0.0
+    with others_to_stderr(options.mpmd is not None), as_yaml(options.config) as config:
         compiled, spaces = load_experiment(str(config), [*options.override, *options.short])
         check_data(compiled.config, spaces)
     ranks = options.ranks if options.ranks is not None else default_ranks(compiled.config)
@@ -97,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
         print_lines(programs_of(experiment, ranks, ["-m", "hpcdi", "train", *words]))
         return EXIT_DONE
     print_lines(plan(compiled.config, spaces, ranks))
-    print_lines(speeds(compiled.config, spaces, ranks, options.seconds if options.measure else 0.0))
+    print_lines(speeds(compiled.config, spaces, ranks, measured_s))
     print_lines(f"note: {note}" for note in compiled.notes)
     return EXIT_DONE
 

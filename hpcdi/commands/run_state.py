@@ -511,19 +511,11 @@ def judge(
     job, by_folder = signs.job, _by_folder(facts, progress, signs)
     if job is None or by_folder[0] == "done" or (signs.is_retaken and by_folder[0] == "starting"):
         return by_folder
-    if job.state == NO_ANSWER:
-        return _unanswered(by_folder, facts, job)
-    return _by_queue(by_folder, facts, signs, job)
-
-
-def _unanswered(
-    by_folder: tuple[str, str], facts: Mapping[str, Any], job: QueueJob
-) -> tuple[str, str]:
-    """Returns the state of a run of whose job Slurm says nothing: it may be requeued."""
-    state, why = by_folder
-    if state != "dead" and not _is_to_resume(facts):
+    if job.state != NO_ANSWER:
+        return _by_queue(by_folder, facts, signs, job)
+    if by_folder[0] != "dead" and not _is_to_resume(facts):
         return by_folder
-    return "pending", f"{why}; {job.said}" if facts else job.said
+    return "pending", f"{by_folder[1]}; {job.said}" if facts else job.said  # it may be requeued
 
 
 def _by_folder(

@@ -11,7 +11,7 @@ from hpcdi.commands.options import add_run, at_least, make_parser
 from hpcdi.commands.run_state import RunStatus, find_run, status_of
 from hpcdi.config.load import load
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
-from hpcdi.run.placement import least_collectors
+from hpcdi.run.placement import learner_count, least_collectors
 from hpcdi.run.run_folder import short
 from hpcdi.run.signals import LOOK_S
 from hpcdi.run.slurm_queue import nobody
@@ -127,7 +127,7 @@ def _check(status: RunStatus, wanted: int) -> tuple[int, int]:
         raise LaunchError(f"{run} learns on-policy: each of {needed} learners needs a collector")
     ranks: int = sum(place["role"] == "collector" for place in status.facts["placement"])
     if wanted > ranks:
-        own = len(status.facts["placement"]) + wanted - ranks
+        own = 1 + learner_count(config) + wanted
         raise LaunchError(
             f"{run} has {counted(ranks, 'collector rank')}, and none can be added while it runs; "
             f"stop it and resume it with more: hpcdi train --resume {run} "

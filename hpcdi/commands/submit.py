@@ -59,7 +59,7 @@ from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 from hpcdi.store.atomic import load_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.console import redirected
+from hpcdi.utils.console import others_to_stderr, redirected
 from hpcdi.utils.metrics import counted
 from hpcdi.utils.nested import parse_json
 
@@ -134,7 +134,8 @@ def main(arguments: Sequence[str]) -> int:
         return _guests(options)
     request = request_of(options)
     request = dataclasses.replace(request, overrides=(*request.overrides, *settings_of(options)))
-    job, experiment = prepare(request, is_local=options.local)
+    with others_to_stderr(options.print):
+        job, experiment = prepare(request, is_local=options.local)
     if options.print:
         is_anew = request.run_dir is None and not job.is_resumed
         job = dataclasses.replace(job, arguments=_arguments(request), is_anew=is_anew)
@@ -143,7 +144,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.local:
         job = with_folder(job, experiment, request.run_dir)
         write(job, experiment, request.overrides)
-        return run_locally(job, waits=options.wait or options.follow)
+        return run_locally(job, waits=options.wait, follows=options.follow)
     check_job(job)  # before there is a folder
     job = with_folder(job, experiment, request.run_dir)
     try:
@@ -185,14 +186,15 @@ def _guests(options: argparse.Namespace) -> int:
     config_file = layout.config_file
     if not config_file.exists():  # its own job waits still
         config_file = layout.submit_dir / EXPERIMENT_FILE
-    others = options_for_any_size(load(str(config_file)).config.slurm)
-    of_a_guest = [
-        "slurm.gpus_per_node=0",
-        "slurm.mem=''",
-        f"slurm.options=[{', '.join(map(_quoted, others))}]",
-    ]
-    overrides = [*of_a_guest, *options.override, *settings_of(options)]
-    config = load(str(config_file), overrides).config
+    with others_to_stderr(options.print):
+        others = options_for_any_size(load(str(config_file)).config.slurm)
+        of_a_guest = [
+            "slurm.gpus_per_node=0",
+            "slurm.mem=''",
+            f"slurm.options=[{', '.join(map(_quoted, others))}]",
+        ]
+        overrides = [*of_a_guest, *options.override, *settings_of(options)]
+        config = load(str(config_file), overrides).config
     refusal = guest.refusal(layout, config)
     if refusal:
         raise LaunchError(refusal)
@@ -200,7 +202,7 @@ def _guests(options: argparse.Namespace) -> int:
     job = BatchJob(
         f"hpcdi-guests-{config.exp_name}", layout.root, slurm, sys.executable, guests=options.guests
     )
-    check_time(asked_for(job))
+    check_time(job.slurm)
     text = script_text(job)
     if options.print:
         sys.stdout.write(text)
@@ -214,14 +216,23 @@ def _guests(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def run_locally(job: BatchJob, *, waits: bool) -> int:
-    """Start a job on this host; returns its exit code, or 0 if it is not waited for."""
+def run_locally(job: BatchJob, *, waits: bool, follows: bool = False) -> int:
+    """Start a job on this host; returns its exit code, or 0 if it is not waited for.
+
+    Args:
+        job: see `write`.
+        waits: for its end, and shows what it has printed.
+        follows: waits, and shows its log meanwhile in place of that.
+    """
     local = to_local(job)
     _say(f"local job {local.job_id}: {job.ranks} ranks on this host", job, f"kill {local.job_id}")
-    if not waits:
+    if follows:
+        log = tail.parse([str(job.folder), "--follow"])
+        tail.tail(log, lambda: (EXIT_DONE if local.done() else None, "the job has ended"))
+    elif not waits:
         return EXIT_DONE
     error = local.exception()  # waits
-    sys.stdout.write(local.stdout() or "")
+    sys.stdout.write("" if follows else local.stdout() or "")
     sys.stderr.write(local.stderr() or "")
     return int(local.result()) if error is None else exit_code_in(str(error))
 
@@ -350,7 +361,7 @@ def prepare(request: RunRequest, *, is_local: bool = False) -> tuple[BatchJob, d
         f"hpcdi-{config.exp_name}", folder, slurm, sys.executable, request.resume is not None
     )
     if not is_local:
-        check_time(asked_for(job))
+        check_time(job.slurm)
     mapping = {**compiled.to_mapping(), "slurm": dataclasses.asdict(slurm)}
     mapping["system"]["auto_resume"] = True  # also with --local, outside of Slurm
     return job, mapping
@@ -399,17 +410,6 @@ def with_delay(slurm: SlurmConfig, snapshot_s: float) -> SlurmConfig:
     """
     needed = math.ceil(_CLOCK_S + 3 * snapshot_s)
     return dataclasses.replace(slurm, signal_delay_s=max(slurm.signal_delay_s, needed))
-
-
-def asked_for(job: BatchJob) -> SlurmConfig:
-    """Returns a job's resources with the partition and the time by which Slurm takes it.
-
-    Options of the job beat the section's keys; where none names a partition, the user's variable
-    does.
-    """
-    options = slurm_options(job)
-    partition = options.get("partition") or os.environ.get("SBATCH_PARTITION", "")
-    return dataclasses.replace(job.slurm, partition=partition, time=options.get("time", ""))
 
 
 def check_time(slurm: SlurmConfig) -> None:
@@ -502,9 +502,9 @@ def check_job(job: BatchJob) -> None:
         LaunchError: Slurm refuses it, the job is too long, or there is no Slurm here.
     """
     ask_slurm(["sbatch", "--test-only", *command_line(job)], script_text(job), job)
-    problem = time_problem(
-        asked_for(job), ask_slurm(["scontrol", "--oneliner", "show", "partition"])
-    )
+    partition = job.slurm.partition or os.environ.get("SBATCH_PARTITION", "")
+    asked = dataclasses.replace(job.slurm, partition=partition)
+    problem = time_problem(asked, ask_slurm(["scontrol", "--oneliner", "show", "partition"]))
     if problem:
         raise LaunchError(problem)
 

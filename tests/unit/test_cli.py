@@ -130,11 +130,13 @@ def test_without_arguments_it_says_what_there_is(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["trian"], "'trian'"),
+        (["trian"], "there is no 'trian'; did you mean 'train'?"),
+        (["sweep", "stauts", "runs/x"], "there is no 'stauts'; did you mean 'status'?"),
         (["plan"], "required: CONFIG\n"),
         (["inspect"], "required: FILE|RUN"),
         (["train", CONFIG, "-n", "many"], "'many'"),
         (["plan", CONFIG, "-n"], "-n/--ranks"),
+        (["plan", CONFIG, "--seconds", "5"], "--seconds goes with --measure"),
         (["plan", CONFIG, "--run-dir", "x"], "--run-dir"),
         (["inspect", "--all", "x"], "--all"),
         (["eval", "run", "--episodes", "0"], "must be an integer from 1, not '0'"),
@@ -144,6 +146,7 @@ def test_without_arguments_it_says_what_there_is(capsys: pytest.CaptureFixture[s
         (["eval"], "the following arguments are required: RUN|CHECKPOINT|FILE"),
         (["export", "run", "--batch", "0"], "--batch: must be an integer from 1, not '0'"),
         (["export", "run", "--batch", "all"], "--batch: must be an integer from 1, not 'all'"),
+        (["export", "run", "--returns", "nan:5"], "must be LOW:HIGH, LOW: or :HIGH, not 'nan:5'"),
         (["export", "run", "--format", "tf"], "argument --format/--to: invalid choice: 'tf'"),
     ],
 )
@@ -216,6 +219,11 @@ def test_what_cannot_be_run_is_refused(
     [
         (["train", "seed=3", CONFIG], "no file 'seed=3': that is a setting, and settings follow"),
         (["train", "--resume", ".", "seed=3", CONFIG], "holds no run"),
+        (["train", "--resume", "nowhere"], "serial`; there is no folder nowhere"),
+        (["plan", f"exp_name={'x' * 300}"], "that is a setting, and settings follow"),
+        (["submit", "callbacks=my.py"], "that is a setting, and settings follow"),
+        (["status", "x" * 300], f"hpcdi status: {'x' * 300}: File name too long"),
+        (["inspect", "x" * 300], "File name too long"),
         (["plan", CONFIG, "seed=3", CONFIG], f"comes before them: {CONFIG} key=value"),
         (["sweep", "seed=3,4", CONFIG], f"comes before them: {CONFIG} key=value"),
         (["eval", "seed=3", "."], "what they are for: FILE seed=3"),
@@ -274,6 +282,9 @@ def test_a_path_after_an_equals_sign_may_begin_with_the_home_folder(
     (tmp_path / "taken").write_text("")
     assert cli.main(["serial", CONFIG, "--run-dir=~/taken"]) == 2
     assert f"{tmp_path}/taken cannot be the run folder" in capsys.readouterr().err
+    for word, meaning in (("-n=~/x", f"{tmp_path}/x"), ("-n=~nobody-here/x", "~nobody-here/x")):
+        exits("train", CONFIG, word)
+        assert f"invalid int value: '{meaning}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["train", "serial"])

@@ -474,16 +474,21 @@ def test_an_index_without_settings_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "script", [s for s in SCRIPTS if s.name.startswith("train")], ids=lambda path: path.name
 )
-def test_a_run_is_resumed_by_its_folder(script: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "others"), [("", "seed=1"), ("x.yaml ", "seed=1"), ("", "--collectors-max 9 seed=1")]
+)
+def test_a_run_is_resumed_by_its_folder(
+    script: Path, file: str, others: str, tmp_path: Path
+) -> None:
     (tmp_path / "a run").mkdir()
-    words = ("--resume", "a run", "seed=1")
+    words = ("--resume", "a run", *file.split(), *others.split())
     done = ended(script, tmp_path, *words, **TASK, MAY="1", SLURM_JOB_NUM_NODES="2", CODE="2")
     assert done.returncode == 2
     asked = (tmp_path / "asked").read_text()
     (line,) = [line for line in asked.splitlines() if line.startswith("srun ")]
     gpus = "policy.cuda=true policy.learn.learner.learner_num=2 "
     own = gpus if script.name == "train_gpu.sbatch" else ""
-    assert f"-m hpcdi train --resume a run {own}seed=1" in line
+    assert f"-m hpcdi train --resume a run {file}{own}{others}" in line
     assert "--run-dir" not in line
 
 

@@ -273,6 +273,7 @@ def test_what_does_not_act_as_the_policy_is_not_written(
         (["-o", "policy.bin"], "-o policy.bin: the file's name must end in .pt2 or .onnx"),
         (["-o", "p.onnx", "--format", "torch"], "-o p.onnx: the file's name must end in .pt2"),
         (["-o", "p", "--format", "onnx"], "-o p: the file's name must end in .onnx"),
+        (["-o", "p.f90", "--to", "c"], "-o p.f90: the file's name must end in .c"),
         (["--to", "minari", "--play", "3"], "--play: only for --to torch or onnx or c or fortran"),
         (["--to", "fortran", "--batch", "5"], "--batch: only for --to torch or onnx"),
         (["--to", "c", "--returns", "5:"], "--returns: only for --to minari or parquet"),

@@ -281,8 +281,8 @@ def test_a_copy_that_is_weaker_than_the_one_before_is_named(
     assert capsys.readouterr().out.endswith(": none of 2\n")
 
 
-@pytest.mark.parametrize("form", ["Shaped", "Named"])
-def test_exploitability_where_actions_are_no_bare_numbers(
+@pytest.mark.parametrize("form", ["Shaped", "Named", "Loud"])
+def test_figures_where_actions_are_no_bare_numbers_or_the_game_prints(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "game.yaml"
@@ -291,10 +291,14 @@ def test_exploitability_where_actions_are_no_bare_numbers(
     policy = {"type": "ppo", "collect": collect, "other": {"commander": {"type": "one_vs_one"}}}
     config.write_text(dump({"exp_name": "game", "env": env, "policy": policy}))
     layout = RunLayout(made_run(tmp_path / "run", config=config))
-    LeagueView(layout.league_file, None).refresh(League(LeagueConfig()), 0, 0.0)
+    shown = League(LeagueConfig())
+    shown.freeze("main", shown.next_copy("main"), 0)
+    LeagueView(layout.league_file, None).refresh(shown, 0, 0.0)
     assert main(["league", str(layout.root), "--exploitability", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["main"]["exploitability"] == 1.0, "it always plays the same one of three"
+    assert main(["league", str(layout.root), "--cross-play", "--games", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pairs"][0]["games"] == 2
 
 
 def test_exploitability(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

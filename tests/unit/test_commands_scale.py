@@ -136,6 +136,11 @@ def test_more_than_there_are_ranks(layout: RunLayout, capsys: pytest.CaptureFixt
     configure(layout, env={**solver, **spaces}, policy={"type": "sac"})
     assert asked(layout, 3) == EXIT_USAGE
     assert "-n 23" in capsys.readouterr().err, "each collector has 6 solver ranks beside it"
+    configure(layout)
+    facts = json.loads(layout.run_file.read_text())
+    write(layout.run_file, **{**facts, "placement": [{"rank": 0, "role": "serial"}]})
+    assert asked(layout, 3) == EXIT_USAGE
+    assert "-n 5" in capsys.readouterr().err, "of one process, too, the learner needs a rank"
 
 
 def test_a_run_that_does_not_run(layout: RunLayout, capsys: pytest.CaptureFixture[str]) -> None:

@@ -289,6 +289,14 @@ def test_print_shows_the_script_and_writes_nothing(
     assert f"\nset -- {SMALL} system.auto_resume=true\n" in text
     checked = subprocess.run(["bash", "-n"], input=text, text=True, check=False)
     assert checked.returncode == 0
+    loud = (
+        "import gymnasium\nprint('it begins')\ndef make(): return gymnasium.make('CartPole-v1')\n"
+    )
+    (tmp_path / "loud.py").write_text(loud)
+    assert cli.main([*words, "env.env_id=loud:make"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("#!/bin/bash\n"), "what an environment prints is in no script"
+    assert "it begins\n" in said.err
 
 
 def stopped(run: Path) -> Path:
@@ -530,11 +538,20 @@ def test_a_printed_script_goes_into_the_folder_that_is_named(
     assert f"\nRUN={tmp_path}/mine\n" in capsys.readouterr().out
 
 
-def test_a_local_job_whose_start_comes_to_nothing_has_no_older_exit_code(tmp_path: Path) -> None:
+def test_a_local_job_whose_start_comes_to_nothing_has_no_older_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """It is resumed, and there is no experiment: its start leaves run.json as it was."""
-    (tmp_path / "run.json").write_text('{"state": "done", "exit_code": 0}')
+    layout = RunLayout(tmp_path)
+    layout.run_file.write_text('{"state": "done", "exit_code": 0}')
+    layout.log_file(0).parent.mkdir()
+    layout.log_file(0).write_text('{"time": 1.0, "level": "INFO", "message": "in its log"}\n')
     job = BatchJob("x", tmp_path, SlurmConfig(ntasks_per_node=1), "python", is_resumed=True)
     assert run_locally(job, waits=True) == 2
+    assert "in its log" not in capsys.readouterr().out
+    monkeypatch.setattr("hpcdi.commands.tail._JUDGE_S", 0.1)
+    assert run_locally(job, waits=False, follows=True) == 2
+    assert "in its log" in capsys.readouterr().out
 
 
 def test_the_answer_is_of_the_options(

@@ -65,6 +65,7 @@ def _plain_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("0..4", ["0", "1", "2", "3", "4"]),
         ("-1..1", ["-1", "0", "1"]),
         ("7..7", ["7"]),
+        ("0..2,7", ["0", "1", "2", "7"]),
         ("1e-3,3e-4", ["1e-3", "3e-4"]),
         ("[64,64],[128]", ["[64,64]", "[128]"]),
         ("{a: [1,2], b: 3},null", ["{a: [1,2], b: 3}", "null"]),
@@ -78,7 +79,7 @@ def test_values(text: str, values: list[str]) -> None:
     assert values_of(text) == values
 
 
-@pytest.mark.parametrize("text", ["4..0", "0..99999", "a,,b", "a,"])
+@pytest.mark.parametrize("text", ["4..0", "0..99999", "0..", "..4", "0...4", "1,2..", "a,,b", "a,"])
 def test_values_that_are_none(text: str) -> None:
     with pytest.raises(LaunchError, match=r"no range|empty value"):
         values_of(text)
@@ -98,6 +99,7 @@ def test_the_last_key_changes_fastest() -> None:
         (["seed=3"], "no setting has several values"),
         (["seed"], "'seed' is not of the form key=value"),
         (["seed=0,1", "policy.nstep=1,3", "seed=1,2"], "seed has several values twice"),
+        (["seed=0..2", "seed=7"], "seed has several values twice, or one after them"),
         (["a=0..999", "b=0..99"], "these are 100000 runs"),
     ],
 )
@@ -400,6 +402,7 @@ def test_a_dry_run_of_a_packed_sweep_shows_one_job(capsys: pytest.CaptureFixture
     ("options", "said"),
     [
         (["--jobs", "2"], "--jobs goes with --local or --pack"),
+        (["--local", "--serial", "-n", "4"], "not allowed with argument"),
         (["--pack", "--array-parallelism", "2"], "with --local or --pack: --jobs"),
         (["--pbt", "1000"], "--pbt goes with --local or --pack"),
         (["--pbt-share", "0.6"], "above 0 and at most 0.5"),

@@ -429,6 +429,25 @@ def test_a_dry_run_shows_the_search(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the area return is maximised; pruned each 32 steps; steps of a run: 320" in out
 
 
+def test_a_search_typed_again_has_the_ranks_that_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = []
+
+    def refused(sweep: Sweep, _index: int) -> list[str]:
+        ranks.append(sweep.ranks)
+        return [sys.executable, "-c", "raise SystemExit(2)"]
+
+    monkeypatch.setattr(here, "command_of", refused)
+    root = str(tmp_path / "s")
+    asked = ["sweep", HILL, "--search", "random", "--space", "env.kwargs.y=int(0,15)", "--local"]
+    for more in (["--trials", "1", "--serial"], ["--trials", "2", "-n", "3"]):
+        assert cli.main([*asked, "--sweep-dir", root, *more]) == 1
+    assert ranks == [0, 3]
+    assert cli.main(["sweep", "resume", root, "--local", "--array-parallelism", "2"]) == 2
+    assert "--array-parallelism does not go with a search" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("state", "to_type"),
     [("running", "hpcdi sweep resume s"), ("pruned", "hpcdi train --resume s/000")],

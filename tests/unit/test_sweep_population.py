@@ -32,6 +32,9 @@ from hpcdi.store.policies import read_policy
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
 RATE_KEY = "policy.learn.learning_rate"
 RATE = Space("lr", ("1e-3", "1e-5"))
+OFFLINE = [
+    f"data=[{ROOT}]", "policy.other.commander.max_train_iter=9", "policy.eval.every='9 iterations'"
+]  # fmt: skip
 
 # --------------------------------------------------------------------------------------- decisions
 
@@ -255,6 +258,7 @@ def test_settings_that_do_not_go_together_are_not_copied(
         (["policy.other.commander.max_env_step=inf"], 64, "needs one policy.other.commander"),
         ([], 192, "larger than 192"),
         (["policy.other.commander.max_env_step=100,200"], 64, "it is 100, 200"),
+        (OFFLINE, 64, "a run that learns from its data alone makes none"),
     ],
 )
 def test_what_cannot_be_a_population(

@@ -228,8 +228,7 @@ def gpus(variables: Mapping[str, str]) -> dict[str, Any]:
 
 def packages() -> dict[str, dict[str, bool]]:
     """Returns ``packages``."""
-    packages = {name: importlib.util.find_spec(name) is not None for name in OPTIONAL_PACKAGES}
-    return {"packages": packages}
+    return {"packages": {n: importlib.util.find_spec(n) is not None for n in OPTIONAL_PACKAGES}}
 
 
 def transport(variables: Mapping[str, str]) -> dict[str, dict[str, str]]:

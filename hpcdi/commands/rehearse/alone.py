@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,8 @@ from hpcdi.utils.processes import resident_bytes
 _SAMPLE_STEPS, _SAMPLE_S = 25, 1.0
 """Between two samples of memory, whichever comes first."""
 _TRACE_STEPS = 100
+Trace: TypeAlias = list[tuple[Columns, bytes]]
+"""What each step has led to."""
 _SEEN_AT_ONCE, _BYTES_AT_ONCE = 256, 1 << 20
 """Rows and bytes that are looked at together: its own memory is that of the process, too."""
 _CLOSELY = 500
@@ -94,7 +96,8 @@ def look(
             _play(facts, envs, config.origins, budget, sequence.spawn(1)[0])
             facts.played = output.since(facts.made)
             now("playing two episodes of one seed")
-            facts.repeats = _difference(_traces(envs, config, seed, budget.seconds))
+            first = _trace(envs, config, seed, _TRACE_STEPS, budget.seconds)
+            facts.repeats = _difference(first, _trace(envs, config, seed, len(first) - 1))
             now("making a second environment in the same process")
             facts.another = _another(make, config, is_battle=is_battle)
         finally:
@@ -149,17 +152,9 @@ def _seeds(config: EnvConfig, sequence: np.random.SeedSequence) -> SeedStreams:
     return ScenarioSeeds(scenarios, sequence, 1) if scenarios else SeedStreams(sequence, 1)
 
 
-def _traces(
-    envs: EnvManager, config: EnvConfig, seed: int, most_s: float
-) -> list[list[tuple[Columns, bytes]]]:
-    """Returns two traces of one seed and length; see `_trace`."""
-    first = _trace(envs, config, seed, _TRACE_STEPS, most_s)
-    return [first, _trace(envs, config, seed, len(first) - 1)]
-
-
 def _trace(
     envs: EnvManager, config: EnvConfig, seed: int, steps: int, most_s: float = math.inf
-) -> list[tuple[Columns, bytes]]:
+) -> Trace:
     """Returns what some steps by the same actions lead to, from a seed: observations, results."""
     deadline = time.monotonic() + most_s
     envs.seeds = _seeds(config, np.random.SeedSequence(seed))
@@ -179,9 +174,9 @@ def _seen(envs: EnvManager) -> Columns:
     return {name: column[envs.ready] for name, column in envs.observation.items()}
 
 
-def _difference(traces: list[Any]) -> str:
+def _difference(first: Trace, second: Trace) -> str:
     """Returns where two traces differ first; "": nowhere."""
-    for number, ((seen, results), (again, others)) in enumerate(zip(*traces, strict=True)):
+    for number, ((seen, results), (again, others)) in enumerate(zip(first, second, strict=True)):
         for name, column in seen.items():
             if not np.array_equal(column, again[name], equal_nan=column.dtype.kind == "f"):
                 return f"{name} after {number} steps"

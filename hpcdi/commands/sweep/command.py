@@ -16,9 +16,9 @@ from pathlib import Path
 
 from hpcdi.comm.failure import requeued_if_machine_fails
 from hpcdi.commands.batch_script import BatchJob, script_text
-from hpcdi.commands.options import at_least, make_parser, number, print_lines
+from hpcdi.commands.options import at_least, guess_of, make_parser, number, print_lines
 from hpcdi.commands.run_state import GOES_WELL
-from hpcdi.commands.submit import add_resources, asked_for, check_time, settings_of
+from hpcdi.commands.submit import add_resources, check_time, settings_of
 from hpcdi.commands.sweep.here import LocalRuns, Rounds, command_of
 from hpcdi.commands.sweep.on_slurm import (
     array_job,
@@ -44,6 +44,7 @@ from hpcdi.commands.sweep.runs import (
     look,
     make,
     read,
+    search_of,
     to_start,
 )
 from hpcdi.commands.sweep.scores import SCORES
@@ -143,8 +144,9 @@ def _start(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--sweep-dir", metavar="DIR", help="its folder (default: runs/<exp_name>/sweeps/<time>)"
     )
-    parser.add_argument("-n", "--ranks", type=at_least(1), metavar="N", help="ranks of each run")
-    parser.add_argument(
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("-n", "--ranks", type=at_least(1), metavar="N", help="ranks of each run")
+    size.add_argument(
         "--serial", action="store_true", help="each run is one process, as of `hpcdi serial`"
     )
     _add_where(parser)
@@ -163,6 +165,9 @@ def _start(arguments: Sequence[str]) -> int:
     _add_search(parser)
     add_resources(parser)
     options = parser.parse_intermixed_args(arguments)
+    guess = "" if Path(options.config).suffix else guess_of(options.config, ("status", "resume"))
+    if guess and not Path(options.config).exists():
+        parser.error(f"there is no {options.config!r}{guess}")
     spaces = [*(options.optuna or ()), *(options.space or ())]
     if spaces or options.search:
         return _search(parser, options, spaces)
@@ -198,12 +203,10 @@ def _search(
     parser: argparse.ArgumentParser, options: argparse.Namespace, spaces: Sequence[str]
 ) -> int:
     """Begin a search, or go on with the one that this command has begun."""
-    if not spaces or (options.optuna and options.search):
+    if not spaces or bool(options.optuna) == bool(options.search):
         parser.error("a search is --optuna SPACE, or --search WHO and --space SPACE")
-    if options.space and not options.search and not options.optuna:
-        parser.error("--space goes with --optuna or --search")
-    if options.pbt or options.pbt_share or options.array_parallelism:
-        parser.error("--pbt and --array-parallelism do not go with a search, which has --jobs")
+    if options.pbt or options.pbt_share:
+        parser.error("--pbt and --pbt-share do not go with a search")
     _choose_place(options)
     settings = [*options.setting, *settings_of(options)]
     trials = options.trials or _TRIALS
@@ -233,7 +236,8 @@ def _search(
                 f"{short(sweep.root)} holds another sweep, or a search with other settings: choose "
                 "another --sweep-dir"
             )
-        sweep = replace(known, search=replace(search_of(known), trials=trials))
+        more = replace(search_of(known), trials=trials)
+        sweep = replace(known, ranks=sweep.ranks, search=more)
         sweep.save()
         return _resume_search(sweep, options)
     run_folder.check_free(sweep.root, "--sweep-dir")
@@ -241,17 +245,6 @@ def _search(
     keep(sweep, [experiment])
     print_lines([f"{trials} trials in {short(sweep.root)}"])
     return _run_search(sweep, options)
-
-
-def search_of(sweep: Sweep) -> Search:
-    """Returns how the runs of a sweep are proposed.
-
-    Raises:
-        LaunchError: it is no search.
-    """
-    if sweep.search is None:
-        raise LaunchError(f"{short(sweep.root)} holds a sweep, but no search")
-    return sweep.search
 
 
 def _resume_search(sweep: Sweep, options: argparse.Namespace) -> int:
@@ -441,7 +434,13 @@ def _submit(sweep: Sweep, indices: Sequence[int], options: argparse.Namespace) -
 
 
 def _choose_place(options: argparse.Namespace) -> None:
-    """Have a search run on this machine where nothing else is said and there is no Slurm."""
+    """Have a search run on this machine where nothing else is said and there is no Slurm.
+
+    Raises:
+        LaunchError: an option is of other sweeps.
+    """
+    if options.array_parallelism:
+        raise LaunchError("--array-parallelism does not go with a search, which has --jobs")
     if not (options.local or options.pack or slurm_queue.is_there()):
         options.local = True
 
@@ -473,7 +472,7 @@ def _job(sweep: Sweep, slurm: SlurmConfig, options: argparse.Namespace) -> Batch
         job = packed_into(sweep, slurm, options.jobs)
     else:
         job = array_job(sweep, slurm)
-    check_time(asked_for(job))
+    check_time(job.slurm)
     return job
 
 

@@ -51,7 +51,7 @@ def command_of(sweep: Sweep, index: int) -> list[str]:
 
 
 class Supply(Protocol):
-    """Which runs of a sweep are started, and which end early."""
+    """Which runs of a sweep are started, and which end early: those that are named, and none."""
 
     def more(self, running: Sequence[int]) -> Sequence[int]:
         """Returns runs to start; asked where there is room for one, and none waits."""
@@ -59,14 +59,17 @@ class Supply(Protocol):
     @property
     def has_more(self) -> bool:
         """Whether there are runs to start that the sweep itself does not name yet."""
+        return False
 
-    def owns(self, index: int) -> bool:
+    def owns(self, index: int) -> bool:  # noqa: ARG002
         """Returns whether a run of the sweep is started here, and by no other process."""
+        return True
 
-    def early(self, running: Sequence[int]) -> Sequence[int]:
+    def early(self, running: Sequence[int]) -> Sequence[int]:  # noqa: ARG002
         """Returns runs that are to end now, each once."""
+        return ()
 
-    def ended(self, index: int, status: RunStatus | None, *, is_refused: bool) -> bool:
+    def ended(self, index: int, status: RunStatus | None, *, is_refused: bool) -> bool:  # noqa: ARG002
         """Hears that a run has ended; returns whether it is over, whatever its exit code says.
 
         Args:
@@ -74,6 +77,7 @@ class Supply(Protocol):
             status: of the run; None: it has never begun.
             is_refused: whether it was refused at its start, and has never begun.
         """
+        return False
 
 
 class Rounds(Supply):
@@ -90,37 +94,8 @@ class Rounds(Supply):
         """See `Supply.more`."""
         return () if running else next(self._rounds, ())
 
-    @property
-    def has_more(self) -> bool:
-        """False: the sweep names all of them."""
-        return False
 
-    def owns(self, index: int) -> bool:
-        """Returns True."""
-        del index
-        return True
-
-    def early(self, running: Sequence[int]) -> Sequence[int]:
-        """Returns none."""
-        del running
-        return ()
-
-    def ended(self, index: int, status: RunStatus | None, *, is_refused: bool) -> bool:
-        """See `Supply.ended`: its exit code decides."""
-        del index, status, is_refused
-        return False
-
-
-class _Child(Protocol):
-    """What `LocalRuns` needs of a process."""
-
-    def poll(self) -> int | None: ...
-    def wait(self) -> int: ...
-    def kill(self) -> None: ...
-    def send_signal(self, sig: int, /) -> None: ...
-
-
-class Adopted(_Child):
+class Adopted:
     """The living process of a run whose sweep was killed.
 
     Args:
@@ -163,7 +138,7 @@ class _Started:
         before: content of run.json before its start.
     """
 
-    process: _Child
+    process: subprocess.Popen[bytes] | Adopted
     began: float
     place: Share | None
     before: bytes

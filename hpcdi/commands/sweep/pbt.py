@@ -75,12 +75,12 @@ def decide(
         share: at most 0.5; at least one member on each side.
         rng: random numbers.
     """
-    scored = sorted((m for m in members if _has_score(m)), key=_score)
+    scored = sorted((m for m in members if _score(m) > -math.inf), key=_score)
     count = max(1, math.floor(share * len(scored)))
     worst, best = scored[:count], scored[-count:]
     copies = []
     for member in members:
-        may_copy = not member.is_over and (member in worst or not _has_score(member))
+        may_copy = not member.is_over and (member in worst or member not in scored)
         donors = [donor for donor in best if _score(donor) > _score(member)]
         if may_copy and donors:
             donor = donors[int(rng.integers(len(donors)))]
@@ -126,10 +126,6 @@ def parsed_number(text: str) -> int | float | None:
     return int(text) if re.fullmatch(r"[+-]?\d+", text) else number
 
 
-def _has_score(member: Member) -> bool:
-    return member.score is not None and not math.isnan(member.score)
-
-
 def _score(member: Member) -> float:
     """Returns a member's score; -inf if it has none."""
-    return member.score if member.score is not None and _has_score(member) else -math.inf
+    return -math.inf if member.score is None or math.isnan(member.score) else member.score

@@ -30,6 +30,7 @@ from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, look, read
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.load import load
 from hpcdi.config.roles import SoloCommanderConfig
+from hpcdi.config.schema import offline_iterations
 from hpcdi.config.words import dump
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import ConfigError, LaunchError
@@ -78,7 +79,13 @@ def population_of(
             f"--pbt: the runs differ in {', '.join(fixed)}: none could continue from the weights, "
             "the data or the optimizer of another. Make a population for each value"
         )
-    commanders = [compile_config(e).config.policy.other.commander for e in experiments]
+    configs = [compile_config(e).config for e in experiments]
+    if any(math.isinf(offline_iterations(config)) for config in configs):
+        raise LaunchError(
+            "--pbt compares runs at environment steps, and a run that learns from its data alone "
+            "makes none (policy.other.commander.offline_iterations)"
+        )
+    commanders = [config.policy.other.commander for config in configs]
     limits = {
         commander.max_env_step if isinstance(commander, SoloCommanderConfig) else math.inf
         for commander in commanders

@@ -59,7 +59,8 @@ PRUNED, FAILED, RUNNING = "pruned", "failed", "running"
 """States of a search's trial, beside "done"."""
 _FORMAT = 1
 _MOST = 10_000
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+_RANGE = re.compile(r"(?=.*\d)[-.\d]*\.\.[-.\d]*")
+"""Of whole numbers; also what is almost one, as ``0..``."""
 _OPENING, _CLOSING = "[{(", "]})"
 _SIGN = re.compile(r"""'[^']*'?|"(?:\\.|[^"\\])*"?|.""", re.DOTALL)
 """All that is within quotes, or one letter."""
@@ -244,17 +245,11 @@ class Sweep:
 
 
 def values_of(text: str) -> list[str]:
-    """Returns the values of a key: ``a,b,c``; ``0..4`` is 0 to 4; ``[64,64],[128]`` are two lists.
+    """Returns the values of a key: ``a,b,c``; ``0..2,7`` are 0, 1, 2, 7; ``[64,64],[8]`` two lists.
 
     Raises:
-        LaunchError: a range runs backwards, or a value is empty.
+        LaunchError: a range runs backwards or has no end, or a value is empty.
     """
-    match = _RANGE.fullmatch(text)
-    if match is not None:
-        first, last = int(match[1]), int(match[2])
-        if first > last or last - first >= _MOST:
-            raise LaunchError(f"{text} is no range: write first..last, at most {_MOST} values")
-        return [str(value) for value in range(first, last + 1)]
     values, depth = [""], 0
     for sign in _SIGN.findall(text):
         if sign == "," and depth == 0:
@@ -264,7 +259,21 @@ def values_of(text: str) -> list[str]:
         values[-1] += sign
     if len(values) > 1 and "" in values:
         raise LaunchError(f"{text} has an empty value")
-    return values
+    return [one for value in values for one in _in_range(value)]
+
+
+def _in_range(value: str) -> list[str]:
+    """Returns the numbers of a range; of what is none the value itself."""
+    if _RANGE.fullmatch(value) is None:
+        return [value]
+    first, _, last = value.partition("..")
+    try:
+        numbers = range(int(first), int(last) + 1)
+    except ValueError:  # it lacks one of them, or has a point too much
+        numbers = range(0)
+    if not numbers or numbers[-1] - numbers[0] >= _MOST:
+        raise LaunchError(f"{value} is no range: write first..last, at most {_MOST} values")
+    return list(map(str, numbers))
 
 
 def grid(settings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -274,32 +283,33 @@ def grid(settings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
         settings: ``key=value`` or ``key=value,value``.
 
     Raises:
-        LaunchError: a setting is malformed, no key has several values, one has them in two places,
-            or there are too many runs.
+        LaunchError: a setting is malformed, no key has several values, one that has them comes
+            again, or there are too many runs.
     """
-    shared, axes = [], []
+    shared, axes = [], dict[str, list[str]]()
     for text in settings:
         key, sign, values = text.partition("=")
         if not sign or not key:
             why = f"is not of the form key=value or key=value,value{misplaced(text)}"
             raise LaunchError(f"{text!r} {why}")
+        if key in axes:
+            raise LaunchError(
+                f"{key} has several values twice, or one after them: write all together, a,b,c"
+            )
         several = values_of(values)
         if len(several) == 1:
             shared.append(f"{key}={several[0]}")
         else:
-            axes.append([f"{key}={value}" for value in several])
+            axes[key] = [f"{key}={value}" for value in several]
     if not axes:
         raise LaunchError(
             "no setting has several values: write key=a,b,c or seed=0..4; for one run there is "
             "`hpcdi train`"
         )
-    keys = [axis[0].partition("=")[0] for axis in axes]
-    twice = [key for key in keys if keys.count(key) > 1]
-    if twice:
-        raise LaunchError(f"{twice[0]} has several values twice: write all together, a,b,c")
-    if math.prod(map(len, axes)) > _MOST:
-        raise LaunchError(f"these are {math.prod(map(len, axes))} runs; at most {_MOST} are taken")
-    return shared, list(itertools.product(*axes))
+    count = math.prod(map(len, axes.values()))
+    if count > _MOST:
+        raise LaunchError(f"these are {count} runs; at most {_MOST} are taken")
+    return shared, list(itertools.product(*axes.values()))
 
 
 def make(
@@ -483,6 +493,17 @@ def _search(record: Any) -> Search | None:
     return Search(**{**record, "dimensions": dimensions, "limit": limit})
 
 
+def search_of(sweep: Sweep) -> Search:
+    """Returns how the runs of a sweep are proposed.
+
+    Raises:
+        LaunchError: it is no search.
+    """
+    if sweep.search is None:
+        raise LaunchError(f"{run_folder.short(sweep.root)} holds a sweep, but no search")
+    return sweep.search
+
+
 def trial_file(root: Path, index: int) -> Path:
     """Returns the path of a trial: who makes it has taken the trial."""
     return root / "trials" / f"{index:03d}.json"
@@ -553,14 +574,15 @@ def refuse(sweep: Sweep, index: int) -> Sweep:
 def _queued_jobs(sweep: Sweep) -> dict[str, slurm_queue.QueueJob]:
     """Returns the jobs in the queue, by id, that are or will be on with runs of a sweep."""
     submitted = [element for element in sweep.elements if element.job]
-    array_jobs, next_jobs = {element.job for element in submitted}, set[str]()
-    for element in submitted:
-        next_jobs.update(jobs_of(RunLayout(sweep.run_dir(element.index)), {}))
-    ids = array_jobs.union(next_jobs, *(_jobs_of(sweep, element) for element in submitted))
+    array_jobs, next_jobs, last_jobs = {e.job for e in submitted}, set[str](), set[str]()
+    for element in submitted:  # its task cannot be requeued everywhere: it may go on in others
+        layout = RunLayout(sweep.run_dir(element.index))
+        next_jobs.update(jobs_of(layout, {}))
+        last_jobs.update(jobs_of(layout, run_folder.read(layout.root)))
     # one that is on, and is no next job, may be an allocation whose shell has started the run
     return {
         job_id: job
-        for job_id, job in slurm_queue.ask_all(ids).items()
+        for job_id, job in slurm_queue.ask_all(array_jobs | last_jobs).items()
         if job_id in array_jobs or job.waits or (job.is_on and job_id in next_jobs)
     }
 
@@ -579,12 +601,6 @@ def _jobs_that_left(sweep: Sweep) -> dict[int, dict[str, slurm_queue.QueueJob]]:
     jobs = slurm_queue.ask_all(began.values())
     over = {name: job for name, job in jobs.items() if not (job.is_on or job.waits)}
     return {index: {job: over[job]} for index, job in began.items() if job in over}
-
-
-def _jobs_of(sweep: Sweep, element: Element) -> list[str]:
-    """Returns jobs in which a run of an array may go on: its task cannot be requeued everywhere."""
-    layout = RunLayout(sweep.run_dir(element.index))
-    return jobs_of(layout, run_folder.read(layout.root))
 
 
 def _save_states(seen: Sweep) -> None:

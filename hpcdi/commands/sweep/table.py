@@ -14,7 +14,7 @@ from hpcdi.commands.options import in_columns
 from hpcdi.commands.report.statistics import Estimate, mean_of
 from hpcdi.commands.run_state import RunStatus, axis_of, settings_of
 from hpcdi.commands.sweep.population import History
-from hpcdi.commands.sweep.runs import PRUNED, Population, Sweep, read_trial
+from hpcdi.commands.sweep.runs import PRUNED, Population, Sweep, read_trial, search_of
 from hpcdi.commands.sweep.scores import SCORES, points_of
 from hpcdi.run import run_folder
 from hpcdi.utils.metrics import counted, human_count, human_return, human_time
@@ -116,9 +116,7 @@ def _generation(population: Population, history: History) -> str:
 
 def of_search(sweep: Sweep, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Returns how far a search is, and its best trial."""
-    search = sweep.search
-    if search is None:
-        return []
+    search = search_of(sweep)
     counts = Counter(row["state"] for row in rows)
     left = search.trials - len(rows)
     states = [f"{count} {state}" for state, count in counts.items()]

@@ -38,6 +38,7 @@ from hpcdi.commands.sweep.runs import (
     make,
     read,
     read_trial,
+    search_of,
     trial_file,
     values_of,
 )
@@ -272,10 +273,8 @@ class Trials:
 
     def __init__(self, root: Path, worker: str, searcher: Searcher) -> None:
         sweep = read(root)
-        if sweep.search is None:
-            raise LaunchError(f"{root} holds no search")
         self._root, self._worker, self._searcher = root, worker, searcher
-        self._search: Search = sweep.search
+        self._search = search_of(sweep)
         self._points: dict[int, list[Point]] = {}  # evaluations, by trial
         self._rungs: dict[int, int] = {}  # trial -> intervals of `every` steps reported so far
         self._pruned: set[int] = set()
