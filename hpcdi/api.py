@@ -21,7 +21,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -53,6 +52,7 @@ from hpcdi.run.environment import detect, if_inherited
 from hpcdi.run.own_code import named, registering
 from hpcdi.run.private_folder import own_folder
 from hpcdi.run.request import Ended, RunRequest
+from hpcdi.run.resume import is_below
 from hpcdi.run.start import start
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Array
@@ -325,7 +325,7 @@ class Policy:
         with contextlib.ExitStack() as stack:
             draws = loaded.config.policy.eval.sample  # on from where its last call has ended
             if draws or env is not None or seed is not None:
-                code_folder = partial(_temporary, stack)
+                code_folder = partial(stack.enter_context, own_folder())
                 changes = {} if env is None else _env_settings(env, code_folder)[0]
                 loaded = load_policy(self._saved, self._overrides + _overrides(changes), seed)
             result = played(loaded, episodes)
@@ -552,6 +552,8 @@ def _experiment(
     begins = settings_of(policy_type, remembers=remembers, is_offline=is_offline)
     if not any(path == "callbacks" or path.endswith(_ENDS) for path in with_chosen):
         settings["callbacks"] = [early_stop_of(begins | with_chosen)]
+    parts = dict(dotted(begins))  # those of a section that is said whole are not in it
+    begins = {path: value for path, value in parts.items() if not is_below(path, settings)}
     return {"exp_name": name, **begins, **settings}
 
 
@@ -657,7 +659,7 @@ def _settings_in(file: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
 
 def _written(experiment: Mapping[str, Any], stack: contextlib.ExitStack) -> str:
     """Returns a YAML file of settings by their paths, removed with the stack."""
-    file = _temporary(stack) / "experiment.yaml"
+    file = stack.enter_context(own_folder()) / "experiment.yaml"
     plain = {path: _as_plain(value) for path, value in experiment.items()}
     file.write_text(dump(unflatten(plain, "."), is_resolved=False), encoding="utf-8")
     return str(file)
@@ -764,11 +766,6 @@ def _plain(value: object) -> Any:
     if isinstance(value, int | float):
         return int(value) if isinstance(value, int) else float(value)
     raise TypeError(f"a {type(value).__name__} is no number, text, list or mapping")
-
-
-def _temporary(stack: contextlib.ExitStack) -> Path:
-    """Makes a folder that is removed with the stack."""
-    return stack.enter_context(own_folder(Path(tempfile.gettempdir())))
 
 
 def _drop(folder: Path) -> None:

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcdi.comm.records import RecordForm
+from hpcdi.comm.records import ALIGNMENT, RecordForm
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError
 from hpcdi.types import Array, BlockSchema, ColumnSpec, Lockstep, RowView, ShardRef
@@ -42,7 +42,6 @@ INLINE_BYTES = 32 << 10
 LARGEST_FRAME_BYTES = 1 << 36
 """64 GB. A head that announces more is damaged: no policy or block is that large."""
 
-_ALIGNMENT = 16
 _FIRST_OF_JSON = 32
 _PREFIX = struct.Struct("<IQ")  # number of arrays, bytes of the JSON
 _ENTRY = struct.Struct("<QB")  # bytes of an array, 1 where it is a frame of its own
@@ -126,7 +125,7 @@ def encode(message: Any, inline_bytes: int = INLINE_BYTES) -> Encoded:
         if len(view) > inline_bytes:
             frames.append(view)
         else:
-            head += bytes(-len(head) % _ALIGNMENT)
+            head += bytes(-len(head) % ALIGNMENT)
             head += view
     return Encoded(np.frombuffer(head, dtype=np.uint8), tuple(frames))
 
@@ -173,7 +172,7 @@ def _decoded(view: memoryview, count: int, body_size: int, frames: Sequence[Arra
     buffers: list[memoryview] = []
     for size, is_frame in _entries(view):
         if not is_frame:
-            at += -at % _ALIGNMENT
+            at += -at % ALIGNMENT
         buffer = next(remaining, _EMPTY).data if is_frame else view[at : at + size]
         if len(buffer) != size:
             raise ValueError(f"an array has {len(buffer)} of {size} bytes")
@@ -360,7 +359,9 @@ _READERS: dict[str, Callable[[list[Any], Sequence[memoryview]], Any]] = {
 
 
 def _dtype_of(descr: Any) -> np.dtype[Any]:
-    return _simple_dtype(descr) if isinstance(descr, str) else _record_dtype(descr)
+    if isinstance(descr, str):
+        return _simple_dtype(descr)
+    return np.lib.format.descr_to_dtype(_with_tuples(descr))
 
 
 @lru_cache(maxsize=256)
@@ -370,10 +371,13 @@ def _simple_dtype(descr: str) -> np.dtype[Any]:
     return np.dtype(descr)
 
 
-def _record_dtype(descr: Any) -> np.dtype[Any]:
-    """Returns a record dtype from its description, whose tuples JSON has turned into lists."""
-    fields = [
-        (name, inner if isinstance(inner, str) else _record_dtype(inner), *map(tuple, shape))
+def _with_tuples(descr: Any) -> Any:
+    """Returns the description of a record dtype with the tuples that JSON has made lists."""
+    return [
+        (
+            tuple(name) if isinstance(name, list) else name,  # with a title
+            _with_tuples(inner) if isinstance(inner, list) else inner,
+            *map(tuple, shape),
+        )
         for name, inner, *shape in descr
     ]
-    return np.dtype(fields)

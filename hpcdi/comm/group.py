@@ -21,7 +21,7 @@ import socket
 import struct
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -385,10 +385,35 @@ def waiting_for(what: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def in_one_piece(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yields a tensor, or a copy for the time within, whose values follow each other in memory.
+
+    torch's collectives take no other one: with gloo they would read and write the memory behind its
+    first value, such as that of the whole table for a column.
+    """
+    if x.layout is not torch.strided or x.is_contiguous():
+        yield x
+        return
+    piece = x.detach().contiguous()
+    yield piece
+    with torch.no_grad():
+        x.copy_(piece)
+
+
 def start_sum(x: torch.Tensor, group: Group = None) -> dist.Work:
-    """Begin to replace a tensor by its sum over a group of several members; returns a handle."""
+    """Begin to replace a tensor by its sum over a group of several members; returns a handle.
+
+    The tensor is `in_one_piece` until the handle was waited for.
+    """
     work: dist.Work = dist.all_reduce(x, group=group, async_op=True)
     return work
+
+
+def replace_by_sum(x: torch.Tensor, group: Group = None) -> None:
+    """Replace a tensor by its sum over a group of several members, in place."""
+    with in_one_piece(x) as piece, waiting_for("a sum"):
+        start_sum(piece, group).wait()
 
 
 def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
@@ -410,8 +435,7 @@ def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
         raise CommError(f"a tensor of {total.dtype} cannot hold an average; pass its .float()")
     if get_world_size() == 1:
         return x
-    with waiting_for("a sum"):
-        start_sum(total).wait()
+    replace_by_sum(total)
     if is_tensor:
         return total.div_(get_world_size()) if op == "avg" else total
     return total.item() / get_world_size() if op == "avg" else total.item()
@@ -420,15 +444,16 @@ def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
 def broadcast(x: torch.Tensor, src: int = 0, group: Group = None) -> None:
     """Replace `x` by that of member `src`, in place; `src` is a rank in the process group."""
     if get_world_size() > 1:
-        with waiting_for(f"a tensor of learner {src}"):
-            dist.broadcast(x, src, group=group)
+        with in_one_piece(x) as piece, waiting_for(f"a tensor of learner {src}"):
+            dist.broadcast(piece, src, group=group)
 
 
 def allgather(tensor_list: list[torch.Tensor], x: torch.Tensor, group: Group = None) -> None:
     """Fill `tensor_list`, one tensor like `x` for each member, with every member's `x`."""
     if get_world_size() > 1:
-        with waiting_for("the others' tensors"):
-            dist.all_gather(tensor_list, x, group=group)
+        with ExitStack() as stack, waiting_for("the others' tensors"):
+            pieces = [stack.enter_context(in_one_piece(each)) for each in tensor_list]
+            dist.all_gather(pieces, x.contiguous(), group=group)
     elif len(tensor_list) != 1:
         raise CommError(f"allgather got tensors for {len(tensor_list)} members, and there is 1")
     else:

@@ -56,6 +56,7 @@ class WorkerReady(Message):
     pid: int
     gpus: int = 0
     cpus: int = 1
+    pid_space: str = ""  # see `hpcdi.utils.processes`
     player: str = MAIN  # of a learner
 
 

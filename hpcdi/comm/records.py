@@ -28,10 +28,11 @@ import numpy as np
 from hpcdi.dataclass import dataclass
 from hpcdi.types import Array, BlockSchema
 
-_ALIGNMENT = 16
+ALIGNMENT = 16
+"""Of an array's bytes within a head."""
 _TEMPLATES_KEPT = 4096
 _SIZE = struct.Struct("<IQ")
-_PADS = tuple(bytes(count) for count in range(_ALIGNMENT))
+_PADS = tuple(bytes(count) for count in range(ALIGNMENT))
 _CODES = {int: "q", float: "d", bool: "?"}
 _FLOATS = frozenset((float,))
 _SHARED, _BYTES, _ARRAY, _FIGURES, _REST = range(5)
@@ -202,7 +203,7 @@ def _encoding(number: int, fields: _Fields, kinds: list[int]) -> Iterator[str]:
     yield "    head = bytearray().join((fixed, text, texts, rested))"
     for blob, kind in blobs:
         if kind == _ARRAY:
-            yield f"    head += PADS[-len(head) % {_ALIGNMENT}]"
+            yield f"    head += PADS[-len(head) % {ALIGNMENT}]"
         yield f"    head += {blob}"
     yield "    pack_size(head, 0, 0, len(head) - 12)"
     yield "    return head"
@@ -268,7 +269,7 @@ def _decoding(fixed: int, fields: _Fields, kinds: list[int]) -> Iterator[str]:
 
 _FROM_BYTES = {
     _ARRAY: (
-        f"at += -at % {_ALIGNMENT}",
+        f"at += -at % {ALIGNMENT}",
         "dtype, shape, is_writeable = {t}",
         "{v} = frombuffer(view[at:at + {s}] if {s} else b'', dtype)",
         "if shape is not None: {v} = {v}.reshape(shape)",

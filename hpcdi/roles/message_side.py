@@ -31,6 +31,7 @@ from hpcdi.roles.context import (
     get_task_uid,
 )
 from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.processes import pid_space
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.utils.watchdog import WAITING, Watchdog
 
@@ -109,6 +110,7 @@ class MessageSide(Configurable, ABC):
             pid=os.getpid(),
             gpus=resource["gpu"],
             cpus=resource["cpu"],
+            pid_space=pid_space(),
             player=self._place.group,
         )
         self.pump.send(COORDINATOR_RANK, ready)

@@ -16,9 +16,7 @@ before they are cut. What is given is no environment step of this run: its count
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import math
-import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -148,13 +146,21 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Size:
-    """What a source holds: transitions, and at most how many rows, with one after each item."""
+    """What a source, a block or a learner holds.
+
+    Attributes:
+        transitions: how many.
+        rows: at most how many, with one after each item.
+        given: transitions that are no run's own.
+    """
 
     transitions: int = 0
     rows: int = 0
+    given: int = 0
 
     def __add__(self, other: Size) -> Size:
-        return Size(self.transitions + other.transitions, self.rows + other.rows)
+        given = self.given + other.given
+        return Size(self.transitions + other.transitions, self.rows + other.rows, given)
 
 
 class Source(Protocol):
@@ -243,9 +249,9 @@ def check_resumed(
         return
     learners = learner_count(config)
     blocks = (
-        _Share(
-            ready.shard.rows,
+        Size(
             ready.transitions,
+            ready.shard.rows,
             ready.transitions if collector_of(ready.block_id) == GIVEN else 0,
         )
         for ready in published
@@ -263,20 +269,12 @@ def check_resumed(
         raise StoreError(", ".join(config.data), f"the run cannot go on: {why}")
 
 
-class _Share(NamedTuple):
-    """What a block holds, or all blocks of a learner: rows, transitions, and those given."""
-
-    rows: int = 0
-    transitions: int = 0
-    given: int = 0
-
-
-def _shared_out(blocks: Iterable[_Share], learners: int) -> list[_Share]:
+def _shared_out(blocks: Iterable[Size], learners: int) -> list[Size]:
     """Returns what each learner has if each block goes to the one with the fewest rows."""
-    shares = [_Share()] * learners
+    shares = [Size()] * learners
     for block in blocks:
-        sums = map(operator.add, shares[0], block)
-        heapq.heapreplace(shares, _Share(*sums))
+        least = min(range(learners), key=lambda learner: shares[learner].rows)
+        shares[least] += block
     return shares
 
 
@@ -311,7 +309,7 @@ def _smallest_share(sizes: Sequence[Size], config: ExperimentConfig, spaces: Spa
         return sum(sizes, Size()).transitions
     full = full_block(config, row_size(config, spaces))
     blocks = (
-        _Share(rows, rows * size.transitions // size.rows)
+        Size(rows * size.transitions // size.rows, rows)
         for size in sizes
         for rows in (min(full, size.rows - start) for start in range(0, size.rows, full))
     )

@@ -6,7 +6,6 @@ share it. Settings that change no cost, such as seeds and limits, make no other 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -21,6 +20,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.run.forecast import Costs
 from hpcdi.store.atomic import read_json, write_json
 from hpcdi.utils.disk import user_cache
+from hpcdi.utils.host import read_kernel_file
 
 _OF_NO_COST = (
     "env.stop_value",
@@ -63,9 +63,8 @@ def _file(config: ExperimentConfig) -> Path:
 
 def _processor() -> str:
     """Returns what the machine's cores are called."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
+    for line in read_kernel_file(Path("/proc/cpuinfo")).splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
     return platform.machine()

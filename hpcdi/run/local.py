@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -611,7 +610,7 @@ def mpi_folders(one_host: bool) -> Iterator[dict[str, str]]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            session = stack.enter_context(own_folder(Path(tempfile.gettempdir())))
+            session = stack.enter_context(own_folder())
             variables = {_SESSION_VARIABLE: str(session)}
             if one_host:  # files that killed ranks leave are removed with it
                 variables[TEMPORARY_VARIABLE] = str(session)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run.forecast import Costs
+from hpcdi.run.private_folder import own_folder
 from hpcdi.run.serial import LocalRun, set_threads
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Spaces
@@ -52,8 +52,8 @@ def measure(config: ExperimentConfig, spaces: Spaces, seconds: float) -> Costs:
         "system.loggers": (),
     }
     set_threads(config.policy, spaces)
-    with tempfile.TemporaryDirectory(prefix="hpcdi-plan-") as folder:
-        layout = RunLayout(Path(folder) / "run")
+    with own_folder() as folder:
+        layout = RunLayout(folder / "run")
         layout.root.mkdir()
         with (
             Path(os.devnull).open("w") as nothing,

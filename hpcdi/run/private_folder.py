@@ -23,12 +23,16 @@ _AFTER_MULTIPROCESSING = -200
 
 
 @contextlib.contextmanager
-def own_folder(base: Path) -> Iterator[Path]:
+def own_folder(base: Path | None = None) -> Iterator[Path]:
     """Make a folder in `base`, locked while it is needed, and then removed.
+
+    Args:
+        base: None: where temporary files are.
 
     Raises:
         OSError: it cannot be made.
     """
+    base = base or Path(tempfile.gettempdir())
     _sweep(base)
     path = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=base))
     lock = _locked(path)
@@ -53,7 +57,7 @@ def own_temporary_folder() -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         try:
-            folder = stack.enter_context(own_folder(Path(tempfile.gettempdir())))
+            folder = stack.enter_context(own_folder())
         except OSError:  # a full or read-only /tmp is no reason not to run: few need it
             yield
             return

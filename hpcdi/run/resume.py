@@ -123,7 +123,7 @@ def config_of(request: RunRequest) -> str:
                 raise LaunchError(f"{layout.run_file} {damage}")
             raise LaunchError(
                 f"{request.resume} holds no run: --resume takes the run folder of an `hpcdi train` "
-                "or `hpcdi serial`"
+                f"or `hpcdi serial`{'' if folder.is_dir() else f'; there is no folder {name}'}"
             )
         change = run_folder.change_of_config(layout) if request.config is None else ""
         if change:
@@ -156,9 +156,10 @@ def overrides_of(request: RunRequest) -> list[str]:
     except ConfigError:  # who loads it says so
         return overrides
     env_then, env_now = before.get("env") or {}, now.get("env") or {}
+    if not isinstance(env_then, Mapping) or not isinstance(env_now, Mapping):  # so, too
+        return overrides
     is_alike = env_then.get("env_id") == env_now.get("env_id")
-    is_said = any(each.startswith("env.origin") for each in request.overrides)
-    if is_alike and not is_said and env_then.get("origin") is not None:
+    if is_alike and env_now.get("origin") is None and env_then.get("origin") is not None:
         overrides.append(f"env.origin={json.dumps(env_then['origin'])}")
     then = dict(dotted(before))
     for key, value in dotted(now):
@@ -258,13 +259,12 @@ def _check_fits(request: RunRequest, path: str, config: ExperimentConfig) -> Non
         for each in differences(_config_in(layout), to_mapping(config))
         if not is_below(each.key, overridden)
     ]
-    if differ:
-        raise _refusal(
-            f"{request.config} does not fit the snapshots of {path}",
-            differ,
-            "Leave the file out to resume with the run's own configuration, or change single "
-            "settings on the command line: key=value",
-        )
+    _refuse_if(
+        f"{request.config} does not fit the snapshots of {path}",
+        differ,
+        "Leave the file out to resume with the run's own configuration, or change single "
+        "settings on the command line: key=value",
+    )
 
 
 def _submitted_overrides(request: RunRequest, layout: RunLayout) -> list[str]:
@@ -290,22 +290,20 @@ def _check_snapshots(path: str, config: ExperimentConfig) -> None:
         return
     before = load(layout.config_file).config
     old, new = to_mapping(before), to_mapping(config)
-    if differ := differences(old, new, SHAPES):
-        raise _refusal(
-            f"the snapshots of {path} are of other networks",
-            differ,
-            "Leave these settings as they were, or begin a new run",
-        )
+    _refuse_if(
+        f"the snapshots of {path} are of other networks",
+        differences(old, new, SHAPES),
+        "Leave these settings as they were, or begin a new run",
+    )
     leagues = (each["policy"]["other"]["commander"].get("league") or {} for each in (old, new))
-    if why := why_other_league(*leagues):
-        raise _refusal(
-            f"the snapshots of {path} are of another league",
-            why,
-            "Put these settings right, or begin a new run: its "
-            "policy.learn.learner.hook.load_ckpt_before_run takes "
-            f"{path}/policies/latest.safetensors, its league.fixed the frozen players in "
-            f"{Path(path).absolute() / 'league'}",
-        )
+    _refuse_if(
+        f"the snapshots of {path} are of another league",
+        why_other_league(*leagues),
+        "Put these settings right, or begin a new run: its "
+        "policy.learn.learner.hook.load_ckpt_before_run takes "
+        f"{path}/policies/latest.safetensors, its league.fixed the frozen players in "
+        f"{Path(path).absolute() / 'league'}",
+    )
     _check_given(path, before, config)
 
 
@@ -330,9 +328,14 @@ def _check_given(path: str, before: ExperimentConfig, config: ExperimentConfig) 
     raise LaunchError(f"the run in {path} {why}, which would be lost: {advice}")
 
 
-def _refusal(what: str, differ: Iterable[object], advice: str) -> LaunchError:
-    """Returns the error that lists what differs, a line each, and says what to do."""
-    return LaunchError("\n  - ".join([f"{what}:", *map(str, differ)]) + f"\n  {advice}")
+def _refuse_if(what: str, differ: Sequence[object], advice: str) -> None:
+    """Refuse a run if something differs: list it, a line each, and say what to do.
+
+    Raises:
+        LaunchError: something does.
+    """
+    if differ:
+        raise LaunchError("\n  - ".join([f"{what}:", *map(str, differ)]) + f"\n  {advice}")
 
 
 def changes(request: RunRequest, config: ExperimentConfig) -> list[str]:
@@ -356,27 +359,23 @@ def changes(request: RunRequest, config: ExperimentConfig) -> list[str]:
 
 def _check_same(layout: RunLayout, config: ExperimentConfig) -> None:
     """Check that the run of a folder is the experiment that is asked for."""
-    differ = differences(_config_in(layout), to_mapping(config), (*SAME, *BINDING))
-    if differ:
-        path = run_folder.short(layout.root)
-        raise _refusal(
-            f"{path} holds a run of another experiment",
-            differ,
-            "Choose another --run-dir, or resume that run, with changes if you want some: "
-            f"--resume {path} key=value",
-        )
+    path = run_folder.short(layout.root)
+    _refuse_if(
+        f"{path} holds a run of another experiment",
+        differences(_config_in(layout), to_mapping(config), (*SAME, *BINDING)),
+        "Choose another --run-dir, or resume that run, with changes if you want some: "
+        f"--resume {path} key=value",
+    )
 
 
 def _check_done(layout: RunLayout, config: ExperimentConfig) -> None:
     """Check that a run that is done is what is asked for, in each setting: nothing is started."""
-    differ = _changed(_config_in(layout), to_mapping(config))
-    if differ:
-        path = run_folder.short(layout.root)
-        raise _refusal(
-            f"{path} holds a run that is done, with other settings",
-            differ,
-            f"Choose another --run-dir, or train that run on: --resume {path} key=value",
-        )
+    path = run_folder.short(layout.root)
+    _refuse_if(
+        f"{path} holds a run that is done, with other settings",
+        _changed(_config_in(layout), to_mapping(config)),
+        f"Choose another --run-dir, or train that run on: --resume {path} key=value",
+    )
 
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:

@@ -34,7 +34,7 @@ from hpcdi.store.files import patiently
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.host import count_in
 from hpcdi.utils.lifetime import Closing
-from hpcdi.utils.processes import born_of
+from hpcdi.utils.processes import born_of, pid_space
 from hpcdi.utils.threads import BackgroundThread
 
 BEAT_S = 5.0
@@ -65,7 +65,7 @@ class LockHolder:
 
     def is_there(self) -> bool | None:
         """Returns whether the process runs; None: this machine cannot see it."""
-        if (self.host, self.machine) != (platform.node(), _machine()):
+        if (self.host, self.machine) != (platform.node(), pid_space()):
             return None
         return born_of(self.pid) == self.born
 
@@ -84,7 +84,7 @@ def this_process(variables: Mapping[str, str] | None = None) -> LockHolder:
     environment = own_job(os.environ if variables is None else variables)
     return LockHolder(
         platform.node(),
-        _machine(),
+        pid_space(),
         os.getpid(),
         born_of(os.getpid()),
         environment.get("SLURM_JOB_ID", ""),
@@ -316,15 +316,6 @@ def _in_use(root: Path, holder: LockHolder | None, age_s: float) -> str:
         f"{max(age_s, 0):.0f} s old. Wait for its end, or end it ({cancel}); or choose another "
         f"--run-dir{gone}"
     )
-
-
-def _machine() -> str:
-    """Returns the running kernel and the space of its process numbers; empty: unknown."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return ""
 
 
 def _end_at_once(holder: LockHolder | None) -> None:

@@ -53,7 +53,7 @@ from hpcdi.run.private_folder import own_temporary_folder
 from hpcdi.run.request import Ended
 from hpcdi.run.run_lock import RunLock
 from hpcdi.run.signals import SignalFlag, TimeLimit
-from hpcdi.store.atomic import stay_in
+from hpcdi.store.atomic import leave, stay_in
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport.memory import MemoryTransport
@@ -93,6 +93,7 @@ def serial(
         stack.callback(flag.remove)
         flag.install()
         stack.enter_context(own_temporary_folder())
+        stack.callback(leave)
         stack.enter_context(RunLock(layout))
         stay_in(layout.root)
         placement = [RankPlace(platform.node(), pid=os.getpid(), role="serial")]

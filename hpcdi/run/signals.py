@@ -215,12 +215,17 @@ class SignalFlag:
                 os.write(2, f"\nhpcdi: {self._hint}\n".encode())
 
 
-def seconds_of(text: str) -> float:
-    """Parses a duration as Slurm spells it: ``90`` (minutes), ``1:30:00``, ``2-12:00:00``.
+def limit_of(text: str) -> float:
+    """Returns the seconds of a job's time limit as sbatch reads it; infinite where it has none.
+
+    It is spelled ``90`` (minutes), ``1:30:00`` or ``2-12:00:00``. No limit is ``UNLIMITED``,
+    ``INFINITE`` or ``-1``, in any case, and a duration of 0.
 
     Raises:
-        LaunchError: `text` is not a duration.
+        LaunchError: `text` is neither.
     """
+    if text.strip().upper() in ("UNLIMITED", "INFINITE", "-1"):
+        return math.inf
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if match is None:
         raise LaunchError(
@@ -232,19 +237,7 @@ def seconds_of(text: str) -> float:
     if days is None and len(numbers) < 3:  # without days, minutes come first, or hours of three
         numbers = [0, *numbers]
     hours, minutes, seconds = [*numbers, 0, 0][:3]
-    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
-
-
-def limit_of(text: str) -> float:
-    """Returns the seconds of a job's time limit as sbatch reads it; infinite where it has none.
-
-    No limit is ``UNLIMITED``, ``INFINITE`` or ``-1``, in any case, and a duration of 0.
-
-    Raises:
-        LaunchError: `text` is neither that nor a duration, see `seconds_of`.
-    """
-    is_none = text.strip().upper() in ("UNLIMITED", "INFINITE", "-1")
-    return math.inf if is_none else seconds_of(text) or math.inf
+    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds) or math.inf
 
 
 def end_of(time_limit: str | None, variables: Mapping[str, str], now: float) -> EndTime:

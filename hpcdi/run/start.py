@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +93,7 @@ def as_yaml(config: str | None) -> Iterator[str | None]:
     if config is None or not config.endswith(".py"):
         yield config
         return
-    with own_folder(Path(tempfile.gettempdir())) as folder:
+    with own_folder() as folder:
         path = folder / f"{Path(config).stem}.yaml"
         path.write_text(yaml_of(Path(config)), encoding="utf-8")
         yield str(path)

@@ -191,8 +191,8 @@ def as_array(value: Any) -> Array:
     if not is_like_tensor(value):
         return np.asarray(value)
     tensor = value.detach().cpu()
-    is_short = tensor.is_floating_point() and tensor.element_size() < 4
-    array: Array = (tensor.float() if is_short else tensor).numpy()
+    is_missing = tensor.is_floating_point() and not hasattr(np, str(tensor.dtype)[len("torch.") :])
+    array: Array = (tensor.float() if is_missing else tensor).numpy()
     return array
 
 
@@ -223,7 +223,7 @@ def to_tensors(tree: object, *, as_floats: bool = True, path: str = "") -> Any:
             for key, value in tree.items()
         }
     if not isinstance(tree, list | tuple):
-        return _tensor(np.asarray(tree), True, path) if as_floats else tree
+        return _tensor(as_array(tree), True, path) if as_floats else tree
     if not hasattr(tree, "_fields") and all(isinstance(one, numbers.Real) for one in tree):
         if as_floats:
             return _tensor(np.asarray(tree), True, path)
@@ -248,7 +248,7 @@ def to_ndarrays(tree: object) -> Any:
     if tree is None or isinstance(tree, np.ndarray | bool | str):
         return tree
     if is_like_tensor(tree):
-        return tree.detach().cpu().numpy()  # type: ignore[attr-defined]
+        return as_array(tree)
     if isinstance(tree, Mapping):
         return {key: to_ndarrays(value) for key, value in tree.items()}
     if not isinstance(tree, list | tuple):

@@ -25,6 +25,18 @@ def _command_of(pid: int) -> str:
     return read_kernel_file(Path(f"/proc/{pid}/comm"))
 
 
+def pid_space() -> str:
+    """Returns the running kernel and the space of its process numbers; empty: unknown.
+
+    A container may have its own space.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
 def stat_of(pid: int) -> tuple[str, int]:
     """Returns a process's state ("R", "S", "D", "T", "Z") and its parent; ("", 0): it is gone."""
     try:
@@ -97,20 +109,13 @@ def open_doors(pid: int) -> Iterator[int]:
     doors = {
         words[9]
         for table in _ANY_ADDRESS.values()
-        for words in map(str.split, _lines_of(Path(f"/proc/net/{table}")))
+        for words in map(str.split, read_kernel_file(Path(f"/proc/net/{table}")).splitlines()[1:])
         if words[3] == _LISTENS and words[1].partition(":")[0] in _ANY_ADDRESS
     }
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):  # closed meanwhile
             if str(entry.readlink()).removeprefix("socket:[").removesuffix("]") in doors:
                 yield int(entry.name)
-
-
-def _lines_of(table: Path) -> list[str]:
-    try:
-        return table.read_text().splitlines()[1:]
-    except OSError:  # a kernel without IPv6
-        return []
 
 
 def launcher_of(pid: int) -> int:
@@ -139,20 +144,12 @@ def end_mpirun(launcher: int) -> bool:
 
 def _is_blocked(pid: int, number: int) -> bool:
     """Returns whether a process has a signal blocked, as far as the kernel says."""
-    try:
-        mask = int(status_field(pid, "SigBlk") or "0", 16)
-    except OSError:
-        return False
-    return bool(mask >> (number - 1) & 1)
+    return bool(int(status_field(pid, "SigBlk") or "0", 16) >> (number - 1) & 1)
 
 
 def status_field(pid: int, name: str) -> str:
-    """Returns a field of a process's status, as the kernel spells it; empty: it has none.
-
-    Raises:
-        OSError: the process is gone, or there is no /proc.
-    """
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    """Returns a field of a process's status, as the kernel spells it; empty: there is none."""
+    lines = read_kernel_file(Path(f"/proc/{pid}/status")).splitlines()
     start = f"{name}:"
     return next((line.removeprefix(start).strip() for line in lines if line.startswith(start)), "")
 

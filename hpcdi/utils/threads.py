@@ -80,7 +80,7 @@ class BackgroundThread:
 
     def __init__(
         self,
-        target: Callable[[], None],
+        target: Callable[[], object],
         name: str,
         on_failure: Callable[[], None] | None = None,
         at_exit: Callable[[], None] | None = None,

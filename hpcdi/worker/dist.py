@@ -30,6 +30,7 @@ from hpcdi.comm.group import (
     get_world_size,
     is_joined,
     new_group,
+    replace_by_sum,
     start_sum,
     waiting_for,
 )
@@ -137,8 +138,7 @@ def simple_group_split(world_size: int, rank: int, num_groups: int) -> Group:
 def allreduce(x: torch.Tensor, group: Group = None) -> None:
     """Replace `x` by its mean over the group, in place."""
     if get_world_size() > 1:
-        with waiting_for("a mean"):
-            start_sum(x, group).wait()
+        replace_by_sum(x, group)
         x.div_(get_world_size(group))
 
 
@@ -216,6 +216,9 @@ def allreduce_async(name: str, x: torch.Tensor) -> Reduction:
     if get_world_size() == 1:
         return Reduction(name, x, None)
     x.div_(get_world_size())  # before: then nothing is left to do after
+    if not x.is_contiguous():  # a copy of it is summed, see `in_one_piece`: at once
+        replace_by_sum(x)
+        return Reduction(name, x, None)
     with waiting_for(f"the mean of {name!r}"):
         return Reduction(name, x, start_sum(x))
 

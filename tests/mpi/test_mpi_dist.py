@@ -216,6 +216,25 @@ def test_every_member_gets_what_all_have(world: World, members: int) -> None:
 
 
 @PAIR_AND_ALL
+def test_columns_of_a_table_are_tensors_too(world: World, members: int) -> None:
+    with joined(world, members) as ranks:
+        if world.rank not in ranks:
+            return
+        table = torch.arange(40.0).reshape(4, 10) + world.rank
+        column, mean = torch.arange(0.0, 40.0, 10.0), sum(ranks) / members
+        allreduce_data(table[:, 0], "avg")
+        allreduce(table[:, 1])
+        allreduce_async("column", table[:, 2]).wait()
+        broadcast(table[:, 3], 1)
+        allgather(list(table[:, 4 : 4 + members].T), table[:, 9])
+        for place, added in enumerate((mean, mean, mean, 1.0)):
+            assert table[:, place].tolist() == (column + place + added).tolist()
+        for place, rank in enumerate(ranks, 4):
+            assert table[:, place].tolist() == (column + 9 + rank).tolist()
+        assert table[:, 9].tolist() == (column + 9 + world.rank).tolist()
+
+
+@PAIR_AND_ALL
 def test_means_of_those_that_contribute(world: World, members: int) -> None:
     with joined(world, members) as ranks:
         if world.rank not in ranks:

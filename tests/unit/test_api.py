@@ -688,6 +688,23 @@ def test_an_algorithm_among_the_settings_begins_as_that_one(settings: dict[str, 
     assert begun | {"policy.type": "sac"} == named
 
 
+@pytest.mark.parametrize(
+    ("policy", "path", "others"),
+    [
+        ({"other": {"eps": {"end": 0.1}}}, "policy.other.eps.end", {"policy.other.eps.start"}),
+        ({"other": {"eps": 0.1}}, "policy.other.eps", set()),
+        ({"type": "ppo", "normalize": {}}, "policy.normalize", set()),
+    ],
+)
+def test_sections_of_a_policy_change_what_it_begins_with(
+    policy: dict[str, Any], path: str, others: set[str]
+) -> None:
+    begun = api._experiment("CartPole-v1", {"type": "dqn", **policy}, {}, _NoFolder())
+    assert path in begun
+    assert others <= begun.keys()
+    assert not [key for key in unflatten(begun, ".") if "." in key], "a setting lies elsewhere"
+
+
 class _NoFolder(api._CodeFolder):
     def __init__(self) -> None:
         super().__init__(None, contextlib.ExitStack(), is_there=False)

@@ -19,6 +19,14 @@ CARTPOLE = {
 }
 
 
+FALLS_EARLY = {
+    "other": {
+        "eps": {"type": "linear", "start": 1.0, "end": 0.05, "decay": 500},
+        "replay_buffer": {"min_fill": 2000},
+    }
+}
+
+
 def seen(
     learner: dict[str, float],
     collectors: dict[str, float],
@@ -93,19 +101,7 @@ STEPS = {"env": 0.7, "policy": 0.2, "record": 0.05, "wait": 0.05}
             "loss_explodes",
             "grad_clip_norm",
         ),
-        (
-            seen(
-                BUSY, STEPS,
-                policy={
-                    "other": {
-                        "eps": {"type": "linear", "start": 1.0, "end": 0.05, "decay": 500},
-                        "replay_buffer": {"min_fill": 2000},
-                    }
-                },
-            ),
-            "exploration_ends_early",
-            "eps.decay",
-        ),
+        (seen(BUSY, STEPS, policy=FALLS_EARLY), "exploration_ends_early", "eps.decay"),
     ],
 )  # fmt: skip
 def test_what_holds_a_run_back_is_named(run: RunSeen, kind: str, words: str) -> None:
@@ -144,6 +140,12 @@ def test_a_team_is_told_of_settings_that_its_policies_have(names: list[str], sai
 )
 def test_a_healthy_run_gets_no_advice(run: RunSeen) -> None:
     assert advice_on(run) == {}
+
+
+def test_given_data_fill_the_buffer_before_exploration_begins() -> None:
+    run = seen(BUSY, STEPS, policy=FALLS_EARLY)
+    config = dataclasses.replace(run.config, data=("runs/before",))
+    assert advice_on(dataclasses.replace(run, config=config)) == {}
 
 
 def test_the_time_before_learning_began_does_not_count() -> None:

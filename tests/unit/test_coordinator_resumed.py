@@ -56,7 +56,7 @@ def write_best(layout: RunLayout, mean: float, name: str = BEST_CHECKPOINT, **mo
 
     facts = {"train_iter": 453, "reward_mean": mean, **more}
     files = {"policy.safetensors": write}
-    return save_checkpoint(layout.checkpoints_dir, name, files, facts, keep=None, replace=True)
+    return save_checkpoint(layout.checkpoints_dir, name, files, facts, keep=None)
 
 
 def write_status(layout: RunLayout, *evaluations: Evaluation, **more: str) -> None:

@@ -8,10 +8,11 @@ from hpcdi.roles.coordinator.workers import Worker
 
 def test_a_process_that_is_gone_is_a_dead_rank_at_the_second_look() -> None:
     gone = {30}
-    looks = UnheardDeaths("n1", lambda pid: pid not in gone)
+    looks = UnheardDeaths(("n1", "x"), lambda pid: pid not in gone)
     workers = [
-        Worker(2, host="n1", pid=20), Worker(3, host="n1", pid=30), Worker(4, host="n2", pid=30),
-        Worker(5, host="n1"),
+        Worker(2, host="n1", pid=20, pid_space="x"), Worker(3, host="n1", pid=30, pid_space="x"),
+        Worker(4, host="n2", pid=30, pid_space="x"), Worker(5, host="n1", pid_space="x"),
+        Worker(6, host="n1", pid=30, pid_space="y"),  # in a container of its own
     ]  # fmt: skip
     assert looks.look(workers, 0.0) == []
     assert looks.look(workers, 0.5) == []

@@ -253,11 +253,11 @@ def test_a_worker_that_sends_nothing_for_too_long_ends_the_run() -> None:
 def survivors(host: str = "", **of_rank: str) -> Workers:
     """A run that goes on without a dead rank: a learner, and collectors that have tasks."""
     faults = FaultPolicy(is_possible=True)
-    workers = Workers(range(1, 5), make_groups(), faults, TIMEOUTS, host)
+    workers = Workers(range(1, 5), make_groups(), faults, TIMEOUTS, (host, ""))
     for rank in range(1, 5):
         role = "learner" if rank == 1 else "collector"
-        host = of_rank.get(f"rank{rank}", "here")
-        workers.report(rank, WorkerReady(role, host, 100 + rank))
+        host, _, space = of_rank.get(f"rank{rank}", "here").partition("/")
+        workers.report(rank, WorkerReady(role, host, 100 + rank, pid_space=space))
         workers[rank].hear("Heartbeat", 0.0)
     workers.start_collector(collect("a"), 0.0)
     return workers
@@ -324,6 +324,7 @@ def test_while_the_job_is_suspended_nobody_that_was_killed_need_die() -> None:
     ("frozen", "of_rank", "why"),
     [
         ({2}, {"rank2": "alone"}, "nobody of ours is on its host"),
+        ({2}, {"rank2": "here/7"}, "its process has another number there: it is in a container"),
         ({1}, {}, "it is the only learner"),
         ({2, 3}, {"rank2": "node", "rank3": "node"}, "its whole host is frozen"),
     ],

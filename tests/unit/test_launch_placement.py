@@ -154,12 +154,6 @@ def test_every_placement_is_sound(places: list[Place], data: st.DataObject) -> N
     assert not idle or all(places[rank].gpus for rank in chosen)
 
 
-@pytest.mark.parametrize("world", [-1, 0, 1, 2])
-def test_a_world_too_small(world: int) -> None:
-    with pytest.raises(LaunchError, match="is too small"):
-        roles_of(hosts(world), experiment(1))
-
-
 @pytest.mark.parametrize(
     ("learners", "expected"),
     [(1, [1, 1, 1, 1, 1, 1]), (2, [1, 2, 1, 2, 1, 2]), (3, [1, 2, 3, 1, 2, 3])],

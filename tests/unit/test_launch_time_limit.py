@@ -15,25 +15,8 @@ from hpcdi.errors import LaunchError
 from hpcdi.run import job_end
 from hpcdi.run.job_end import EndTime
 from hpcdi.run.run_start import RunStart
-from hpcdi.run.signals import TimeLimit, end_of, limit_of, seconds_of
+from hpcdi.run.signals import TimeLimit, end_of, limit_of
 from hpcdi.utils.threads import BackgroundThread
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("90", 5400), ("1:30", 90), ("1:30:00", 5400), ("2-12", 216000), ("2-12:30", 217800),
-        ("2-12:00:05", 216005), (" 10:00 ", 600), ("0", 0),
-    ],
-)  # fmt: skip
-def test_durations_are_spelt_as_slurm_does(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "soon", "1h", "-5", "1:2:3:4", "1-", "1.5"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(LaunchError, match="is not a duration: write minutes"):
-        seconds_of(text)
 
 
 @pytest.mark.parametrize(
@@ -41,14 +24,16 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
     [
         ("UNLIMITED", math.inf), ("Infinite", math.inf), ("-1", math.inf), ("0", math.inf),
         ("0:00:00", math.inf), (" unlimited ", math.inf), ("1:30", 90), ("2-12", 216000),
+        ("90", 5400), ("1:30:00", 5400), ("2-12:30", 217800), ("2-12:00:05", 216005),
+        (" 10:00 ", 600),
     ],
 )  # fmt: skip
-def test_a_job_may_have_no_time_limit(text: str, seconds: float) -> None:
+def test_a_limit_is_spelt_as_slurm_does_or_there_is_none(text: str, seconds: float) -> None:
     assert limit_of(text) == seconds
     assert end_of(text, {"SLURM_JOB_END_TIME": "5000"}, 1000.0).at == 1000.0 + seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-5", "NONE"])
+@pytest.mark.parametrize("text", ["", "soon", "NONE", "1h", "-5", "1:2:3:4", "1-", "1.5"])
 def test_what_is_no_time_limit_is_refused(text: str) -> None:
     with pytest.raises(LaunchError, match="is not a duration: write minutes"):
         limit_of(text)

@@ -47,6 +47,7 @@ from hpcdi.roles.fault import tear
 from hpcdi.run import run_folder
 from hpcdi.run.resume import read_newest
 from hpcdi.run.serial import LocalRun
+from hpcdi.store.atomic import write_text
 from hpcdi.store.checkpoints import checkpoint_names, newest_checkpoint, open_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
@@ -596,6 +597,8 @@ def test_a_run_whose_process_has_died(done: Path) -> None:
         assert serial(None, more, resume=str(done)) == 0
     facts = facts_of(done)
     assert (facts["restarts"], facts["pid"], facts["host"]) == (3, os.getpid(), platform.node())
+    done.rename(done.with_name("moved"))
+    write_text(done / "mine" / "x", "now that the run is over, anybody may make that folder")
 
 
 def test_a_run_without_a_checkpoint_stays_what_it_was(

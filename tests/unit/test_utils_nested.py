@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,8 +16,11 @@ from hpcdi.utils.nested import (
     jsonable,
     split_columns,
     stack_columns,
+    to_ndarrays,
+    to_tensors,
     unflatten,
 )
+from hpcdi.worker.dict_envs import to_arrays
 
 QUICK = settings(deadline=None, max_examples=60)
 
@@ -69,6 +73,22 @@ def test_numbers_of_every_kind_are_json() -> None:
     kinds = (np.float16, np.float32, np.float64, np.longdouble)
     values = [*(kind(1.5) for kind in kinds), np.longdouble("nan"), np.int8(2), np.True_]
     assert jsonable({"of": values}) == {"of": [1.5, 1.5, 1.5, 1.5, None, 2, True]}
+
+
+@pytest.mark.parametrize("convert", [to_arrays, to_ndarrays])
+@pytest.mark.parametrize(("dtype", "kept_as"), [("bfloat16", "float32"), ("float16", "float16")])
+def test_actions_are_arrays_of_any_precision(convert: Any, dtype: str, kept_as: str) -> None:
+    (action,) = convert([torch.ones(2, dtype=getattr(torch, dtype))])
+    assert action.dtype == kept_as
+
+
+@pytest.mark.parametrize(
+    "seen", [torch.ones(2, dtype=torch.bfloat16), torch.ones(2, requires_grad=True)]
+)
+def test_observations_may_be_tensors_of_any_kind(seen: torch.Tensor) -> None:
+    (tensor,) = to_tensors([seen])
+    assert torch.equal(tensor, torch.ones(2))
+    assert not tensor.requires_grad
 
 
 def test_a_slash_in_a_key_is_refused() -> None:

@@ -19,6 +19,7 @@ from hpcdi.config.policy import EpsConfig, ReplayPolicyConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.config.team import TeamConfig
 from hpcdi.dataclass import dataclass
+from hpcdi.replay.ratio import warm_up_of
 from hpcdi.types import Array
 from hpcdi.utils.metrics import human_count
 
@@ -205,7 +206,7 @@ def _exploration_ends_early(seen: RunSeen) -> str:
     eps = getattr(policy.other, "eps", None)
     if not isinstance(policy, ReplayPolicyConfig) or not isinstance(eps, EpsConfig):
         return ""
-    begins = policy.warm_up
+    begins = warm_up_of(seen.config)
     if not begins or eps.start <= eps.end:
         return ""
     left = (eps.rate(begins) - eps.end) / (eps.start - eps.end)

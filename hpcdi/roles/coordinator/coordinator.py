@@ -56,7 +56,7 @@ from hpcdi.store.status import best_evaluation, best_return
 from hpcdi.types import GIVEN, is_guest
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.processes import born_of
+from hpcdi.utils.processes import born_of, pid_space
 
 MakeCommander: TypeAlias = Callable[[ExperimentConfig, Groups], Commander]
 """Makes an experiment's commander, of the records of its groups."""
@@ -128,7 +128,7 @@ class Coordinator(Closing):
             SnapshotClock(
                 config.system.snapshot_s, self._keeper.new if self._keeper is not None else None
             ),
-            Workers(ranks, groups, faults, Timeouts.of(config), platform.node()),
+            Workers(ranks, groups, faults, Timeouts.of(config), (platform.node(), pid_space())),
             create_plan(config, in_turns=in_turns),
             self._observe,
             GuestRules.of(config),
@@ -140,7 +140,7 @@ class Coordinator(Closing):
         self._callbacks: UserCallbacks | None = None
         if config.callbacks and layout is not None:
             self._callbacks = UserCallbacks(config, layout, self._view.curves, self._scheduler)
-        self._unheard = UnheardDeaths(platform.node())
+        self._unheard = UnheardDeaths((platform.node(), pid_space()))
         self._arrived: list[tuple[int, Message]] = []
         self._orders: deque[Order] = deque()  # orders that were not sent yet
         self._heartbeat_at = 0.0
@@ -390,14 +390,14 @@ class UnheardDeaths:
     missed it: what it sent before has arrived then, and so has MPI's own word, where it noticed.
 
     Args:
-        host: of rank 0; of other hosts it knows nothing.
+        home: rank 0's, see `Worker.home`; of others it knows nothing.
         is_there: decides whether a process lives.
     """
 
     def __init__(
-        self, host: str, is_there: Callable[[int], bool] = lambda n: born_of(n) != ""
+        self, home: tuple[str, str], is_there: Callable[[int], bool] = lambda n: born_of(n) != ""
     ) -> None:
-        self._host, self._is_there = host, is_there
+        self._home, self._is_there = home, is_there
         self._next, self._missed = 0.0, set[int]()
 
     def look(self, workers: Iterable[Worker], now: float) -> list[int]:
@@ -413,7 +413,7 @@ class UnheardDeaths:
         missing = {
             worker.rank
             for worker in workers
-            if worker.pid and worker.host == self._host and not self._is_there(worker.pid)
+            if worker.pid and worker.home == self._home and not self._is_there(worker.pid)
         }
         dead, self._missed = missing & self._missed, missing
         return sorted(dead)

@@ -413,7 +413,7 @@ class SnapshotKeeper(Closing):
         Where that fails they stay for the next one to remove: this one is whole.
         """
         try:
-            return remove_others(target, self._keep, _PREFIX, self._torn)
+            return remove_others(target, self._keep, self._torn)
         except OSError as error:
             LOGGER.warning("no older snapshot could be removed: %s", error)
             return []

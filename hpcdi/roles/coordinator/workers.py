@@ -124,6 +124,7 @@ class Worker:
         group: name of the group that a learner is a member of.
         host: name of its node.
         pid: process id there.
+        pid_space: in which numbering, see `hpcdi.utils.processes`.
         gpus: number of GPUs that it uses.
         cpus: number of cores that it uses.
         has_ended: it said goodbye, raised or died: nobody waits for it any more.
@@ -159,6 +160,7 @@ class Worker:
     group: str = MAIN
     host: str = ""
     pid: int = 0
+    pid_space: str = ""
     gpus: int = 0
     cpus: int = 0
     has_ended: bool = False
@@ -210,10 +212,15 @@ class Worker:
         """True if it plays an evaluation."""
         return isinstance(self.task, CollectTask) and self.task.eval_flag
 
+    @property
+    def home(self) -> tuple[str, str]:
+        """Returns where its process is known by its `pid`: the host, and there the `pid_space`."""
+        return self.host, self.pid_space
+
     def enter(self, ready: WorkerReady) -> None:
         """Note that it has reported: it is free."""
         self.state, self.role, self.group = State.FREE, ready.role, ready.player
-        self.host, self.pid = ready.host, ready.pid
+        self.host, self.pid, self.pid_space = ready.host, ready.pid, ready.pid_space
         self.gpus, self.cpus = ready.gpus, ready.cpus
 
     def start(self, task: Task, now: float) -> None:
@@ -355,7 +362,7 @@ class Workers:
         groups: the groups of learners.
         faults: decides which deaths the run survives.
         timeouts: how long to wait for what.
-        host: name of rank 0's node.
+        home: rank 0's, see `Worker.home`.
 
     Attributes:
         guests_gone: number of guests that have left or were lost.
@@ -367,11 +374,11 @@ class Workers:
         groups: Groups,
         faults: FaultPolicy | None = None,
         timeouts: Timeouts | None = None,
-        host: str = "",
+        home: tuple[str, str] = ("", ""),
     ) -> None:
         self.faults = faults if faults is not None else FaultPolicy()
         self.timeouts = timeouts if timeouts is not None else Timeouts()
-        self._groups, self._host = groups, host
+        self._groups, self._home = groups, home
         self._workers = {rank: Worker(rank) for rank in sorted(ranks)}
         self._expected = set(self._workers)  # those that have not reported
         self._guests: list[Worker] = []  # by rank
@@ -801,8 +808,8 @@ class Workers:
             return Order(worker.rank, KillFrozen(worker.rank, worker.pid))
         frozen_ranks = {one.rank for one in frozen}
         alive = (w for w in self if w.state is not State.LOST and w.rank not in frozen_ranks)
-        on_host = [w.rank for w in alive if w.host == worker.host and not w.is_guest]
-        killers = [COORDINATOR_RANK] if worker.host == self._host else on_host
+        at_home = [w.rank for w in alive if w.home == worker.home and not w.is_guest]
+        killers = [COORDINATOR_RANK] if worker.home == self._home else at_home
         if not (killers and self.faults.is_possible) or self.why_not_without(worker.rank):
             raise self._silent(worker, now)
         worker.killed_at = now
