@@ -24,7 +24,7 @@ from hpcdi.errors import EnvError, PolicyError
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.types import Array, Columns, Episodes, Step
 from hpcdi.utils.backoff import Backoff
-from hpcdi.utils.nested import column_rows, is_like_tensor, take_rows
+from hpcdi.utils.nested import as_array, column_rows, is_like_tensor, take_rows
 from hpcdi.worker.errors import NoReturnError, ReturnError
 
 _ARRAYS = (np.ndarray, np.generic, int)
@@ -522,7 +522,10 @@ class DictManager:
                 continue
             done = bool(step.ended[env])
             seen = [of_rows[row].obs if row in of_rows else None for row in rows]
-            infos = [dict(info) for info in manager.infos[env]]
+            view = self._values()
+            infos = [dict(of_rows[r].info if r in of_rows else view.info(r)) for r in rows]
+            for told in infos if done else ():  # one may have had no turn in the game
+                told.setdefault("eval_episode_return", 0.0)
             joint[env] = BaseEnvTimestep(
                 seen if done else after.get(env, seen),
                 step.reward[rows] * step.live[rows],
@@ -666,7 +669,7 @@ def to_arrays(tree: Any) -> Any:
     if isinstance(tree, _ARRAYS):  # at once: it is asked for every action
         return tree
     if is_like_tensor(tree):
-        return tree.detach().cpu().numpy()
+        return as_array(tree)
     if isinstance(tree, Mapping):
         return {key: to_arrays(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple) and not hasattr(tree, "_fields"):

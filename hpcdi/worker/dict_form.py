@@ -265,14 +265,14 @@ def columns_of_samples(samples: Sequence[Transition], default_discount: float) -
         if column.dtype.kind in NUMBERS
     }
     one = np.ones(len(samples))
-    columns["weight"] = columns.pop("IS", columns.get("weight", one)).astype(np.float32)
-    for name in ("n_step_return", "action"):  # DI-engine's environments have one of each as [1]
-        column = columns.get(name)
-        is_number = name != "action" or (column is not None and column.dtype.kind in "iu")
-        if column is not None and is_number and column.shape[1:] == (1,):
+    columns["weight"] = columns.pop("IS", columns.get("weight", one))
+    for name, column in columns.items():
+        is_number = name in _SINGLE or (name == "action" and column.dtype.kind in "iu")
+        if is_number and column.shape[1:] == (1,):  # DI-engine's environments have one as [1]
             columns[name] = column[:, 0]
-    if "n_step_return" in columns:
-        columns["n_step_return"] = columns["n_step_return"].astype(np.float32)
+    for name in ("n_step_return", "weight"):
+        if name in columns:
+            columns[name] = columns[name].astype(np.float32)
     if "done" in columns:
         discount = columns.pop("value_gamma", default_discount * one)
         alive = ~columns["done"].astype(bool)
@@ -283,6 +283,8 @@ def columns_of_samples(samples: Sequence[Transition], default_discount: float) -
 
 
 _OBSERVATIONS = ("obs", "next_obs")
+_SINGLE = ("n_step_return", "done", "value_gamma", "weight", "advantage")
+"""Columns of one number a sample."""
 _LEARNT_NAMES = {
     "obs": "observation",
     "next_obs": "next_observation",

@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcdi.errors import PolicyError
 from hpcdi.types import NUMBERS, Columns, Transition
-from hpcdi.utils.nested import is_tensor, unflatten
+from hpcdi.utils.nested import as_array, is_tensor, unflatten
 
 _LIST = "[]"
 _OWN = "[own]"
@@ -25,8 +25,8 @@ _OWN = "[own]"
 def columns_of(samples: Sequence[Transition]) -> Columns:
     """Columns with a row a sample.
 
-    Python's floats become float32, as torch makes them; arrays and tensors keep their dtype.
-    Tuples come back as lists.
+    Python's floats become float32, as torch makes them, and so does bfloat16, which numpy lacks;
+    other arrays and tensors keep their dtype. Tuples come back as lists.
 
     Args:
         samples: mappings of numbers, arrays and tensors; of lists of such; nested as they like.
@@ -109,7 +109,7 @@ def _column(values: Sequence[Any], name: str) -> Any:
         if all(map(is_tensor, values)):
             import torch
 
-            return torch.stack(list(values)).detach().cpu().numpy()
+            return as_array(torch.stack(list(values)))
         dtype = np.float32 if all(type(value) is float for value in values) else None
         column = np.array(values, dtype=dtype)
     except (ValueError, RuntimeError, TypeError) as error:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from fakes.battle_envs import RockPaperScissors
 from fakes.serial_parts import Battle
 from hpcdi.env.create import make_env_manager
 from hpcdi.errors import BufferContractError, ConfigError, EnvError, PolicyError
@@ -26,10 +27,13 @@ from hpcdi.worker import (
     InteractionSerialEvaluator,
     NaiveReplayBuffer,
     SampleSerialCollector,
+    SequenceReplayBuffer,
     create_buffer,
     to_tensor_transitions,
 )
 from hpcdi.worker.collector.base_serial_collector import CachePool
+from hpcdi.worker.dict_envs import DictManager
+from hpcdi.worker.dict_form import columns_of_samples
 from hpcdi.worker.ding.convert import converted
 from hpcdi.worker.ding.reader import read
 
@@ -132,6 +136,13 @@ def test_a_sequence_is_as_old_as_its_oldest_transition(marks: Any) -> None:
     buffer.push({"o": [0.0, 1.0], "collect_iter": marks}, 0)
     (item,) = buffer.sample(1, 7) or []
     assert item["staleness"] == 5
+
+
+def test_the_end_of_an_episode_of_objects_may_be_a_tensor() -> None:
+    buffer = SequenceReplayBuffer({"replay_buffer_size": 4})
+    buffer.push([{"n": n, "text": "", "done": torch.tensor([n == 1])} for n in range(4)])
+    runs = buffer.sample(2, 2, 0)
+    assert sorted(run[0]["n"] for run in runs or []) == [0, 2]
 
 
 def test_priorities_may_have_a_graph_and_an_info_needs_ids() -> None:
@@ -289,6 +300,37 @@ def test_a_pool_of_several_players_keeps_their_places() -> None:
     pool.reset(0)
     pool.update([{}, {0: "b"}])
     assert pool[0] == [None, "b"]
+
+
+def test_single_numbers_of_samples_may_be_arrays_of_one() -> None:
+    numbers = {"reward": 1.0, "done": False, "value_gamma": 0.5, "IS": 2.0, "adv": 3.0}
+    bare = [{"obs": np.zeros(4), **numbers, "done": end} for end in (False, True)]
+    for kind in (np.array, torch.tensor):
+        samples = [{k: kind([v]) if k in numbers else v for k, v in s.items()} for s in bare]
+        columns, expected = (columns_of_samples(each, 0.9) for each in (samples, bare))
+        for name, column in expected.items():
+            np.testing.assert_array_equal(columns[name], column, strict=True)
+
+
+class Unsaid(RockPaperScissors):
+    """A game of two rounds; its infos say nothing."""
+
+    rounds = 0
+
+    def step(self, actions: Any) -> Any:
+        self.rounds += 1
+        obs, reward, _, _ = super().step(actions)
+        return obs, reward, self.rounds == 2, [{}, {}]
+
+
+def test_infos_of_each_player_say_how_a_game_ended() -> None:
+    with make_env_manager(None, [Unsaid], battle=True) as rows:
+        rows.launch()
+        manager = DictManager(rows)
+        first, last = (manager.step({0: [1, 0]})[0].info for _ in range(2))
+    assert first == [{"terminated": False, "truncated": False}] * 2
+    ended = {"terminated": True, "truncated": False}
+    assert last == [{**ended, "eval_episode_return": total} for total in (2.0, -2.0)]
 
 
 def test_an_action_of_another_shape_is_named() -> None:

@@ -171,10 +171,7 @@ class Coordinator(RunCoordinator, Configurable):
     def start(self) -> None:
         """Run the loop in a thread; under MPI, call `run` on the main thread instead."""
         if self._thread is None:
-            self._thread = BackgroundThread(self._run_in_thread, "coordinator")
-
-    def _run_in_thread(self) -> None:
-        self.run()
+            self._thread = BackgroundThread(self.run, "coordinator")
 
     def turn(self, now: float, request: Message | None = None) -> bool:
         """See `RunCoordinator.turn`."""

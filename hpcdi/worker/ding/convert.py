@@ -306,11 +306,8 @@ def _policy(
     env: Mapping[str, Any],
     notes: list[str],
 ) -> dict[str, Any]:
-    learn, collect, on_policy = (
-        policy.get("learn", {}),
-        policy.get("collect", {}),
-        _on_policy(policy),
-    )
+    learn, collect = policy.get("learn", {}), policy.get("collect", {})
+    on_policy = _on_policy(policy)
     of_episodes = create.get("collector", {}).get("type") == "episode"
     collector = _written(main, create, "collect.collector", notes, *_COLLECTOR_KEYS)
     if of_episodes:

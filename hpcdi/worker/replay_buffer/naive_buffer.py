@@ -19,6 +19,7 @@ from hpcdi.replay.index import Drawn
 from hpcdi.replay.monitor import PeriodicThruput, Reports
 from hpcdi.replay.samplers import positions
 from hpcdi.types import Array
+from hpcdi.worker.dict_envs import to_arrays
 from hpcdi.worker.replay_buffer.base_buffer import RingBuffer, Sample
 from hpcdi.worker.replay_buffer.items import ItemStore
 from hpcdi.worker.replay_buffer.ring import Ring
@@ -336,7 +337,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
             items = [store.peek(slot) for slot in slots.tolist()]
             fields = [item if isinstance(item, Mapping) else {} for item in items]
             ends = np.array(
-                [any(np.any(s.get(n, False)) for n in _ENDS) for s in fields], dtype=bool
+                [any(np.any(to_arrays(s.get(n, False))) for n in _ENDS) for s in fields], dtype=bool
             )
             numbers: dict[str, int] = {}  # an environment may be called anything
             names = [str(s.get("env_id", 0)) for s in fields]
