@@ -620,9 +620,10 @@ def _make(kind: Any, arguments: Mapping[str, Any], path: str) -> Callback:
         raise ConfigError([Problem(path, str(error))]) from error
     except Exception as error:  # whatever a class of the user's raises
         raise ConfigError([Problem(path, f"{kind.__name__} {raised(error)}")]) from error
-    if not isinstance(callback, Callback) or callback.runs_on not in _CALLED:
-        said = f"is {callback!r}: derive it from hpcdi.Callback; runs_on is {', '.join(_CALLED)}"
-        raise ConfigError([Problem(path, said)])
+    role = getattr(kind, "runs_on", "")
+    if not isinstance(callback, Callback) or callback.runs_on != role or role not in [*_CALLED]:
+        said = "name a class, and derive it from hpcdi.Callback; the class's runs_on is"
+        raise ConfigError([Problem(path, f"is {callback!r}: {said} {', '.join(_CALLED)}")])
     if problems := [Problem(path, said) for said in _never_called(callback)]:
         raise ConfigError(problems)
     return callback

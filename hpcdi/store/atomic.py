@@ -70,6 +70,11 @@ def stay_in(root: Path) -> None:
     _HOME["root"], _HOME["identity"] = root.resolve(), (state.st_dev, state.st_ino)
 
 
+def leave() -> None:
+    """Forget the run folder, see `stay_in`: the run is over, and its folder anybody's."""
+    _HOME.clear()
+
+
 def is_gone(root: Path) -> bool:
     """True if a run folder was moved or removed since `stay_in`; False if that is unknown."""
     try:

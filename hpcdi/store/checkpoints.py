@@ -24,6 +24,7 @@ import copy
 import io
 import os
 import shutil
+import string
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -75,26 +76,21 @@ def save_checkpoint(
     facts: Mapping[str, Any],
     *,
     keep: int | None,
-    among: str = "",
-    replace: bool = False,
 ) -> Path:
-    """Write a checkpoint, then remove the oldest ones.
+    """Write a checkpoint, in place of one of its name, then remove the oldest ones.
 
     Args:
         folder: folder of all checkpoints of a run.
         name: name of this one; names sort by age.
         writers: file name -> writes the file to the path that it is called with.
         facts: plain data, for the manifest.
-        keep: how many stay, this one included; None: all.
-        among: count only those whose names begin so; others stay.
-        replace: write it even if there is an intact one of this name; else that one stays.
+        keep: how many stay, this one included, of those whose names differ in their number alone;
+            others stay. None: all.
 
     Raises:
         CheckpointError: the file system refuses it; then nothing has changed.
     """
     target = folder / name
-    if not replace and _is_whole(target):
-        return target
     aside = temporary_beside(target)
     try:
         shutil.rmtree(aside, ignore_errors=True)
@@ -106,7 +102,7 @@ def save_checkpoint(
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     if keep is not None:
-        remove_others(target, keep, among)
+        remove_others(target, keep)
     return target
 
 
@@ -152,21 +148,21 @@ def finish(
     _put(aside, target)
 
 
-def remove_others(
-    target: Path, keep: int, among: str = "", torn: Collection[str] = ()
-) -> list[str]:
+def remove_others(target: Path, keep: int, torn: Collection[str] = ()) -> list[str]:
     """Remove the oldest checkpoints, and all that are newer than one: of a past before a resume.
+
+    Those of other names, such as a user's copies, stay.
 
     Args:
         target: the one that was just written.
-        keep: how many stay, this one included.
-        among: see `save_checkpoint`.
+        keep: see `save_checkpoint`.
         torn: names of checkpoints that the caller knows to be torn: none of them stays.
 
     Returns:
         Names of those that were removed.
     """
-    beside = [name for name in checkpoint_names(target.parent) if name.startswith(among)]
+    names, stem = checkpoint_names(target.parent), _without_number(target.name)
+    beside = [name for name in names if _without_number(name) == stem]
     older = [name for name in beside if name < target.name and name not in torn]
     staying = {target.name, *older[max(0, len(older) - keep + 1) :]}
     removed = [name for name in beside if name not in staying]
@@ -176,6 +172,10 @@ def remove_others(
             (target.parent / name).replace(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
     return removed
+
+
+def _without_number(name: str) -> str:
+    return name.removesuffix(_BEFORE).rstrip(string.digits)
 
 
 def open_checkpoint(folder: Path, *, by_name: bool = False) -> Checkpoint:
@@ -357,14 +357,6 @@ def load_tensors(path: Path) -> Any:
             return torch.load(check_file(path), map_location="cpu", weights_only=True)
     except Exception as error:  # torch's reader of torn files raises almost any of them
         raise CheckpointError(path, f"cannot be read: {error}") from error
-
-
-def _is_whole(target: Path) -> bool:
-    try:
-        open_checkpoint(target, by_name=True)
-    except CheckpointError:
-        return False
-    return True
 
 
 def _put(aside: Path, target: Path) -> None:

@@ -52,7 +52,7 @@ class PolicyImage:
             for name, tensor in state_dict.items()
         }
         for name, tensor in tensors.items():
-            if tensor.is_floating_point() and bool(tensor.isnan().any()):
+            if bool(tensor.isnan().any()):  # of complex numbers, too
                 raise PolicyError(
                     f"parameter {name} is NaN after train iteration {version}: the network has "
                     "diverged. Lower policy.learn.learning_rate, or set policy.learn.grad_clip_norm"

@@ -47,6 +47,14 @@ class FromOne(RockPaperScissors):
         return super().step(actions)
 
 
+class Loud(RockPaperScissors):
+    """It prints."""
+
+    def reset(self, seed: int | None = None) -> list[Any]:
+        print("a game begins")
+        return super().reset(seed)
+
+
 class Shaped(RockPaperScissors):
     """Its actions are arrays of one number."""
 

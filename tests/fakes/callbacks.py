@@ -149,3 +149,18 @@ class Unmade(hpcdi.Callback):
 
     def __init__(self) -> None:
         raise KeyError("gone")
+
+
+class Chooses(hpcdi.Callback):
+    """Says where it runs only as it is made, which is too late."""
+
+    def __init__(self) -> None:
+        self.runs_on = "learner"  # type: ignore[misc]
+
+    def on_batch(self, context: Context) -> None:
+        context.stop("called")
+
+
+def made() -> hpcdi.Callback:
+    """Makes one; nobody knows where before it is called."""
+    return Counts()

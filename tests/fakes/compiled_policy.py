@@ -42,6 +42,8 @@ def say_what_is_missing() -> None:
 def main(device: str, compiler: str = "") -> None:
     """Three updates with a compiled network, and without."""
     torch._inductor.config.compile_threads = 1
+    # to find out which of the processor's vector instructions work takes a compiler's run for each
+    torch._inductor.config.cpp.vec_isa_ok = False
     torch.set_num_threads(1)
     if compiler:
         say_what_is_missing()

@@ -16,7 +16,17 @@ import pytest
 import torch
 
 import hpcdi
-from fakes.callbacks import Climbs, Counts, Elsewhere, Halves, Misspelt, Raises, Rolls, Unmade
+from fakes.callbacks import (
+    Chooses,
+    Climbs,
+    Counts,
+    Elsewhere,
+    Halves,
+    Misspelt,
+    Raises,
+    Rolls,
+    Unmade,
+)
 from fakes.interrupting_env import SMALL, Walk
 from fakes.scheduler import Curves
 from hpcdi.config.compiled import compile_config
@@ -297,6 +307,8 @@ def test_what_one_raises_ends_the_run(tmp_path: Path) -> None:
         ("fakes.callbacks:Count", ConfigError, "did you mean 'fakes.callbacks:Counts'"),
         ({"type": "early_stop", "n": 3}, ConfigError, "callbacks.0: .*argument 'n'"),
         ({"type": Walk}, ConfigError, "callbacks.0: .* derive it from hpcdi.Callback"),
+        ("fakes.callbacks:made", ConfigError, "callbacks.0: .*Counts.*: name a class, and derive"),
+        (Chooses, ConfigError, "callbacks.0: .*Chooses.*; the class's runs_on is coordinator"),
         ({"type": "video", "every": 0}, ConfigError, "callbacks.0: every must be 1 or more"),
         (
             {"type": Misspelt},

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hpcdi.store.atomic import sweep_temporary
+from hpcdi.store.atomic import stay_in, sweep_temporary
 from hpcdi.worker.learner import BaseLearner
 from hpcdi.worker.learner.learner_hook import build_learner_hook_by_cfg, no_hooks
 
@@ -93,12 +93,20 @@ def test_one_process_traces_one_learner(tmp_path: Path, caplog: pytest.LogCaptur
     assert "another learner of this process is being profiled" in caplog.text
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
 def test_a_trace_that_cannot_be_written_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
-    (tmp_path / "profile").write_text("a file is in the way")
-    learner = learner_of(tmp_path, {"profile_after_iter": 1})
+    monkeypatch.setattr("hpcdi.store.atomic._HOME", {})
+    run = tmp_path / "run"
+    run.mkdir()
+    stay_in(run)
+    (run / "profile").write_text("a file is in the way")
+    learner = learner_of(run, {"profile_after_iter": 1})
+    if is_gone:
+        run.rename(tmp_path / "moved")
     train(learner, 8)
     assert learner.train_iter == 8
     assert "no trace could be written to" in caplog.text
     assert sweep_temporary(tmp_path) == []
+    assert run.exists() is not is_gone, "a second one would split the run"

@@ -108,22 +108,11 @@ def test_the_oldest_ones_go(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [3001]
 
 
-def test_the_same_name_again_writes_nothing(tmp_path: Path) -> None:
-    path = save(tmp_path, 4)
-    before = {file: file.stat().st_mtime_ns for file in path.iterdir()}
-
-    def never(_path: Path) -> None:
-        raise AssertionError("written again")
-
-    assert save_checkpoint(tmp_path, path.name, {"a.txt": never}, {}, keep=2) == path
-    assert {file: file.stat().st_mtime_ns for file in path.iterdir()} == before
-
-
 def test_only_names_of_a_kind_are_counted(tmp_path: Path) -> None:
-    for name in ("a1", "b1", "a2", "a3", "b2"):
+    for name in ("a1", "a1_good", "b1", "a_best", "a2", "a3", "b2"):
         kept = 1 if name.startswith("a") else None
-        save_checkpoint(tmp_path, name, {}, {}, keep=kept, among="a")
-    assert checkpoint_names(tmp_path) == ["a3", "b1", "b2"]
+        save_checkpoint(tmp_path, name, {}, {}, keep=kept)
+    assert checkpoint_names(tmp_path) == ["a1_good", "a3", "a_best", "b1", "b2"]
 
 
 def test_a_link_that_leads_nowhere_hides_none(tmp_path: Path) -> None:
@@ -138,7 +127,7 @@ def test_one_replaces_another_of_its_name(tmp_path: Path) -> None:
     for number in (1, 2):
         writers = {f"{number}.txt": writes("x")}
         facts = {"number": number}
-        save_checkpoint(tmp_path, "best", writers, facts, keep=None, replace=True)
+        save_checkpoint(tmp_path, "best", writers, facts, keep=None)
     checkpoint = open_checkpoint(tmp_path / "best")
     assert checkpoint.facts == {"number": 2}
     assert sorted(path.name for path in checkpoint.folder.iterdir()) == ["2.txt", MANIFEST]
@@ -158,7 +147,7 @@ def test_a_replacement_that_fails_leaves_the_one_before(
 
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(CheckpointError, match="planted: no space"):
-        save_checkpoint(tmp_path, "best", {}, {"number": 2}, keep=None, replace=True)
+        save_checkpoint(tmp_path, "best", {}, {"number": 2}, keep=None)
     assert open_checkpoint(tmp_path / "best").facts == {"number": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
 
@@ -170,7 +159,7 @@ from hpcdi.store.checkpoints import save_checkpoint
 
 for number in itertools.count():
     facts = {"number": number}
-    save_checkpoint(Path(sys.argv[1]), "best", {}, facts, keep=None, replace=True)
+    save_checkpoint(Path(sys.argv[1]), "best", {}, facts, keep=None)
     print(number, flush=True)
 """
 
@@ -191,7 +180,7 @@ def test_a_kill_while_one_replaces_another_leaves_one_of_both(tmp_path: Path) ->
         assert found in (["best"], ["best", "best.before"], ["best.before"])
         # of two, the one before may be half removed
         assert open_checkpoint(tmp_path / found[0]).facts["number"] >= 0
-    save_checkpoint(tmp_path, "best", {}, {"number": -1}, keep=None, replace=True)
+    save_checkpoint(tmp_path, "best", {}, {"number": -1}, keep=None)
     assert checkpoint_names(tmp_path) == ["best"]
 
 
@@ -202,7 +191,7 @@ def test_the_one_that_a_kill_has_left_under_its_other_name_stays_until_there_is_
     before = path.rename(path.with_name(f"{path.name}.before"))
     path.symlink_to("nowhere")  # no folder takes the place of a link
     with pytest.raises(CheckpointError, match="cannot be written"):
-        save_checkpoint(tmp_path, path.name, {}, {}, keep=None, replace=True)
+        save_checkpoint(tmp_path, path.name, {}, {}, keep=None)
     assert open_checkpoint(before).facts == {"number": 8}
 
 

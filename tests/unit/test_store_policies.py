@@ -52,9 +52,11 @@ def test_tensors_come_back(state_dict: dict[str, Tensor]) -> None:
     assert_same(image.state_dict(), state_dict)
 
 
-def test_what_has_diverged_is_no_policy() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_what_has_diverged_is_no_policy(dtype: torch.dtype) -> None:
+    diverged = torch.tensor([1.0, torch.nan], dtype=dtype)
     with pytest.raises(PolicyError, match="parameter w is NaN after train iteration 12"):
-        PolicyImage.of({"b": torch.zeros(2), "w": torch.tensor([1.0, torch.nan])}, 12)
+        PolicyImage.of({"b": torch.zeros(2), "w": diverged}, 12)
 
 
 def test_a_file_gives_the_image_back(tmp_path: Path, image: PolicyImage) -> None:

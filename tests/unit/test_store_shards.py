@@ -138,21 +138,6 @@ def test_flushing_tells_what_could_not_be_written(layout: RunLayout) -> None:
         writer.flush()
 
 
-def test_closing_publishes_what_is_under_way_and_is_idempotent(layout: RunLayout) -> None:
-    announced = Announcements(layout)
-    writer = ShardWriter(layout, announced, fsync=False)
-    for number in range(4):
-        writer.submit(path_of(number), make_block(number))
-    writer.close()
-    assert announced.numbers == [0, 1, 2, 3]
-    writer.close()
-
-
-def test_a_writer_that_got_nothing_closes(layout: RunLayout) -> None:
-    ShardWriter(layout, Announcements(layout)).close()
-    assert files_in(layout) == []
-
-
 def test_a_closed_writer_takes_nothing(layout: RunLayout) -> None:
     writer = ShardWriter(layout, Announcements(layout))
     writer.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from fakes.store import write_shard
 from hpcdi.store.block import Block
@@ -40,18 +39,3 @@ def test_a_survey_gives_what_was_announced(tmp_path: Path) -> None:
     rows = read_shard(layout, survey(layout.inside(path), path).blocks[0][0])
     assert rows.keys() == block.columns.keys()
     assert all((rows[name] == column).all() for name, column in block.columns.items())
-
-
-@pytest.mark.parametrize("damage", ["absent", "short", "foreign"])
-def test_what_is_no_whole_shard_is_refused(tmp_path: Path, damage: str) -> None:
-    _, path = write(tmp_path)
-    file = tmp_path / path
-    if damage == "absent":
-        file.unlink()
-    elif damage == "short":
-        file.write_bytes(file.read_bytes()[:-200])
-    else:
-        file.write_bytes(b"not HDF5 at all")
-    found = survey(file, path)
-    assert found.blocks == []
-    assert str(file) in str(found.damaged[0])

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hpcdi.errors import EnvError, EnvValueError
+from hpcdi.store.block import rows_from
 from hpcdi.types import Array, Columns
 
 if TYPE_CHECKING:
@@ -234,6 +235,4 @@ def _moved(column: Array, last: Array, after: Array) -> Array:
 
 def _rows(first: Array, count: Array) -> tuple[Array, Array]:
     """Returns rows [first, first + count) of each piece, and the piece of each row."""
-    piece = np.arange(len(first)).repeat(count)
-    start = np.cumsum(count) - count
-    return np.arange(int(count.sum())) - start[piece] + first[piece], piece
+    return rows_from(first, count), np.arange(len(first)).repeat(count)

@@ -408,7 +408,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             "evaluates_as": evaluates_as(self._place.config),
         }
         folder = layout.checkpoints_dir
-        save_checkpoint(folder, BEST_CHECKPOINT, writers, facts, keep=None, replace=True)
+        save_checkpoint(folder, BEST_CHECKPOINT, writers, facts, keep=None)
 
     def _take_setting(self, message: CollectSetting) -> None:
         collector = self._collectors.get(False)  # not the one that evaluates

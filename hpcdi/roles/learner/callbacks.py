@@ -17,7 +17,7 @@ from hpcdi.config.fields import convert
 from hpcdi.errors import Problem, UnknownTypeError
 from hpcdi.roles.learner.checkpointing import FINAL, path_problem
 from hpcdi.roles.learner.training import Log, Training, TrainingCallback
-from hpcdi.store.atomic import written_aside
+from hpcdi.store.atomic import make_folders, written_aside
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import CHART, CurveWriter, split_charts
 from hpcdi.utils.nested import as_array, is_like_tensor
@@ -331,7 +331,7 @@ class Profile(TrainingCallback):
 def _write(profiler: Any, path: Path) -> None:
     """Write a trace; a full disk is a warning, and does not end the run."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         with written_aside(path) as aside:
             profiler.export_chrome_trace(str(aside))
     except (OSError, RuntimeError) as error:

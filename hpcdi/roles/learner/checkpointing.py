@@ -116,15 +116,7 @@ def save_learner(learner: Training, name: str, keep: int) -> None:
     keep_newest = keep if name.startswith(BY_ITERATION) else None
     files = learner_files(learner)
     try:
-        save_checkpoint(
-            learner.ckpt_dir,
-            name,
-            files,
-            facts,
-            keep=keep_newest,
-            among=BY_ITERATION,
-            replace=True,
-        )
+        save_checkpoint(learner.ckpt_dir, name, files, facts, keep=keep_newest)
     except (StoreError, OSError) as error:
         LOGGER.warning("no checkpoint could be written: %s%s", error, advice(error))
 
