@@ -75,7 +75,8 @@ slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this mac
 
 ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding
 	$(SAY) "test: DI-engine beside hpcdi (about 3 minutes)"
-	@nice -n 5 $(DING)/bin/python -m pytest -q -n 2 -m ding -o faulthandler_timeout=1800 tests/upstream
+	@nice -n 5 $(DING)/bin/python -m pytest -q -n 2 --dist loadfile -m ding \
+	  -o faulthandler_timeout=1800 tests/upstream
 
 # DI-engine wants other versions of what it imports; what a serial run never calls has stubs
 $(DING)/.ready: tools/ding.txt pyproject.toml tools/constraints.txt

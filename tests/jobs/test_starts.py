@@ -26,6 +26,11 @@ pytestmark = pytest.mark.job
 Start = Callable[..., Running]
 
 LONG = (*ENDLESS, "system.survival.worker_timeout_s=30")
+PACED = (
+    "env.env_id=hpcdi/Paced-v0", "env.import_names=[fakes.paced_env]", "env.vectorization=sync",
+    "env.kwargs={run_dir: nowhere, restarts: 1}", "policy.learn.replay_ratio=8",
+)  # fmt: skip
+"""Leaves the cores to other tests, while this one waits for a time-out."""
 
 
 def planted(fault: str) -> dict[str, str]:
@@ -91,7 +96,7 @@ def test_a_learner_dies_while_the_group_forms(start: Start) -> None:
 def test_a_frozen_collector_and_a_frozen_learner_are_killed_and_the_others_go_on(
     start: Start,
 ) -> None:
-    job = start(CARTPOLE, *LONG, TWO_LEARNERS, "system.transport=mpi")
+    job = start(CARTPOLE, *LONG, *PACED, TWO_LEARNERS, "system.transport=mpi")
     job.until_learning()
     # else it may still be starting, while the other collector fills the buffer
     job.until(lambda: block_counts(job.run_dir).get("rank00003", 0) > 0)
@@ -109,7 +114,7 @@ def test_a_frozen_collector_and_a_frozen_learner_are_killed_and_the_others_go_on
 
 @pytest.mark.slow
 def test_a_frozen_coordinator_ends_the_job_which_is_to_go_on(start: Start) -> None:
-    job = start(CARTPOLE, *LONG, ONE_COLLECTOR)
+    job = start(CARTPOLE, *LONG, *PACED, ONE_COLLECTOR)
     job.until_learning()
     os.kill(job.pid_of(0), signal.SIGSTOP)
     ended = job.wait()

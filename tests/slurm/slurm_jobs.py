@@ -40,7 +40,7 @@ def solved_after(restarts: int, folder: Path, seen: Path | str = "") -> tuple[st
         "env.env_id=hpcdi/Paced-v0", "env.import_names=[fakes.paced_env]", "env.vectorization=sync",
         f"env.kwargs={{run_dir: {folder / 'run'}, restarts: {restarts}, seen: '{seen}'}}",
         "env.collector_env_num=2", "env.evaluator_env_num=2", "env.stop_value=2000",
-        "policy.collect.n_sample=16", "policy.eval.every=1seconds",
+        "policy.collect.n_sample=16", "policy.learn.replay_ratio=8", "policy.eval.every=1seconds",
         "system.snapshot_s=2", "policy.other.replay_buffer.min_fill=200",
     )  # fmt: skip
 

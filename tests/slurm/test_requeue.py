@@ -117,10 +117,10 @@ def test_mpirun_and_its_lost_node(cluster: Cluster, tmp_path: Path) -> None:
         tmp_path, CARTPOLE, *settings, "--launcher", "mpirun", "--nodes", "2",
         "--ntasks-per-node", "2",
     )  # fmt: skip
-    job.until(lambda: job.env_steps > 200)
-    placement = job.run["placement"]
-    assert [place["host"] for place in placement] == ["node1", "node1", "node2", "node2"]
-    cluster.unplug("node2")
+    job.until(lambda: job.snapshot_env_steps > 0)  # rank 0 may not come to another one
+    first, _, lost, again = [place["host"] for place in job.run["placement"]]
+    assert first != lost == again
+    cluster.unplug(lost)
     try:
         said = job.wait()
     finally:

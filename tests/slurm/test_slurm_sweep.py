@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from slurm_jobs import CARTPOLE, QUICK, Cluster, Job
+from slurm_jobs import CARTPOLE, QUICK, Cluster, Job, solved_after
 
 pytestmark = pytest.mark.slurm
 
@@ -39,46 +39,48 @@ def on_queue(cluster: Cluster, job: str) -> bool:
 @pytest.mark.early
 def test_the_run_that_failed_is_submitted_again_alone(planted: Cluster, tmp_path: Path) -> None:
     root = tmp_path / "sweep"
-    (tmp_path / "planted").write_text("002")
+    (tmp_path / "planted").write_text("001")
     said = planted.hpcdi(
-        "sweep", CARTPOLE, "seed=0..3", *QUICK, "policy.type=planted_run",
+        "sweep", CARTPOLE, "seed=0..2", *QUICK, "policy.type=planted_run",
         "policy.import_names=[fakes.planted_policies]", "policy.collect.collector.collector_num=1",
-        "--array-parallelism", "2", "--time", "0:10:00",
+        "--array-parallelism", "2", "--time", "0:10:00", "--option=--hold",
         "--sweep-dir", root,
     )  # fmt: skip
     number = runs(root)[0]["job"].partition("_")[0]
     assert f"job {number}\n" in said
-    assert [run["job"] for run in runs(root)] == [f"{number}_{i}" for i in range(4)]
+    assert [run["job"] for run in runs(root)] == [f"{number}_{i}" for i in range(3)]
     said = planted.hpcdi("sweep", "status", root)
-    assert "4 runs" in said
-    assert all(run["state"] in ("pending", "starting", "running", "done") for run in runs(root))
+    assert "3 runs" in said
+    assert {run["state"] for run in runs(root)} == {"pending"}
     assert "nothing to start" in planted.hpcdi("sweep", "resume", root)
-    wait(planted, root, 0, 1, 2, 3)
+    planted.run("scontrol", "release", number)
+    wait(planted, root, 0, 1, 2)
     planted.hpcdi("sweep", "status", root, code=1)
-    assert [run["state"] for run in runs(root)] == ["done", "done", "failed", "done"]
-    assert "planted in run 002" in (root / "output" / f"slurm-{number}_2.out").read_text()
-    before = {run: (root / run / "run.json").read_text() for run in ("000", "001", "003")}
+    assert [run["state"] for run in runs(root)] == ["done", "failed", "done"]
+    assert "planted in run 001" in (root / "output" / f"slurm-{number}_1.out").read_text()
+    before = {run: (root / run / "run.json").read_text() for run in ("000", "002")}
 
     (tmp_path / "planted").unlink()
     planted.hpcdi("sweep", "resume", root)
-    again = runs(root)[2]["job"]
-    assert again.endswith("_2")
+    again = runs(root)[1]["job"]
+    assert again.endswith("_1")
     assert not again.startswith(f"{number}_")
-    assert runs(root)[1]["job"] == f"{number}_1"
-    wait(planted, root, 2)
+    assert runs(root)[2]["job"] == f"{number}_2"
+    planted.run("scontrol", "release", again)
+    wait(planted, root, 1)
     said = planted.hpcdi("sweep", "status", root)
-    assert "cartpole_dqn: 4 runs, 4 done" in said
+    assert "cartpole_dqn: 3 runs, 3 done" in said
     assert before == {run: (root / run / "run.json").read_text() for run in before}
     found = json.loads(planted.hpcdi("status", again, "--json", cwd=tmp_path))
-    assert (found["run"], found["state"]) == (str(root / "002"), "done")
+    assert (found["run"], found["state"]) == (str(root / "001"), "done")
 
 
 @pytest.mark.early
 def test_a_packed_sweep_goes_on_when_its_job_is_requeued(cluster: Cluster, tmp_path: Path) -> None:
     root = tmp_path / "sweep"
     said = cluster.hpcdi(
-        "sweep", CARTPOLE, "seed=0..2", "env.stop_value=1e9", "system.snapshot_s=2",
-        "policy.other.commander.max_train_iter=1500", "policy.collect.collector.collector_num=1",
+        "sweep", CARTPOLE, "seed=0..2", *solved_after(0, tmp_path, seen := tmp_path / "seen"),
+        "policy.collect.collector.collector_num=1",
         "--pack", "--nodes", "2", "--ntasks-per-node", "3", "--time", "0:10:00",
         "--sweep-dir", root,
     )  # fmt: skip
@@ -90,6 +92,8 @@ def test_a_packed_sweep_goes_on_when_its_job_is_requeued(cluster: Cluster, tmp_p
     assert "it runs this sweep" in cluster.hpcdi("sweep", "resume", root, "--local", code=2)
     job.until(lambda: job.progress.get("train_iter"))
     cluster.run("scancel", "--batch", "--signal=USR2", number)  # as before its time limit
+    job.until(lambda: job.restarts == 1)
+    seen.touch()
     said = job.wait()
     assert job.restarts == 1
     assert said.count("2 of 3 runs at a time") == 2

@@ -132,13 +132,16 @@ def printed(package: str, arguments: list[str]) -> None:
 
 
 def serve(package: str) -> None:
-    """Runs each line in a fork: what all import, which takes as long as a run, is imported once.
+    """Runs each line in a fork: what all import and compile, longer than a run, is there by then.
 
     Prints an empty line for a run that failed or took too long.
     """
     with contextlib.redirect_stdout(sys.stderr):
-        for name in ("ding.entry", "ding.policy", f"{package}.worker"):
+        # the first optimizer of a process imports torch._dynamo
+        for name in ("torch._dynamo", "ding.entry", "ding.policy", f"{package}.worker"):
             importlib.import_module(name)
+        if package == "ding":
+            importlib.import_module("ding.utils.segment_tree").SumSegmentTree(2)  # by numba
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

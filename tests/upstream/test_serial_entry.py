@@ -29,7 +29,7 @@ RUNS = [  # each is evaluated again after it has learnt
     ("serial", f"{CARTPOLE}_c51_config", 700, 20),
     ("serial", f"{CARTPOLE}_rainbow_config", 1000, 15),
     ("serial", f"{CARTPOLE}_acer_config", 1000, 10),
-    ("ngu", f"{CARTPOLE}_ngu_config", 700, 10),
+    ("ngu", f"{CARTPOLE}_ngu_config", 400, 5),
     ("ppg", f"{CARTPOLE}_ppg_config", 700, 10),
     ("serial", f"{PENDULUM}_sac_config", 1300, 10),
     ("serial", f"{PENDULUM}_td3_config", 1000, 5),
