@@ -432,7 +432,7 @@ def with_options(slurm: SlurmConfig) -> SlurmConfig:
             )
         elif name in _NUMBERS and is_whole:
             keys[key] = int(value)
-        elif name in _TEXTS and value:
+        elif name in _TEXTS and (value or name == "time"):  # of none, who checks it says so
             keys[key] = value
         else:
             others.append(text)

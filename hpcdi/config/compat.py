@@ -211,6 +211,8 @@ class Configurable:
         if isinstance(cfg, cls.Config):
             return cfg
         mapping = {} if cfg is None else cfg
+        if isinstance(mapping, ComponentConfig) and issubclass(cls.Config, type(mapping)):
+            mapping = to_mapping(mapping)  # of the class that this one is derived from
         if isinstance(mapping, Mapping):
             known = {field.name for field in dataclasses.fields(cls.Config)}
             unused = cls.UNUSED.keys() - known

@@ -320,9 +320,10 @@ class Parser:
                 for number, item in enumerate(items)
             )
             return MISSING if None in groups else groups
-        default = spec.default if spec.default_factory is MISSING else spec.default_factory()
-        if isinstance(value, Mapping) and dataclasses.is_dataclass(default):
-            value = {**to_mapping(default), **value}
+        if isinstance(value, Mapping):
+            default = spec.default if spec.default_factory is MISSING else spec.default_factory()
+            if dataclasses.is_dataclass(default):
+                value = {**to_mapping(default), **value}
         try:
             parsed = convert(value, hint)
         except (TypeError, ValueError, OverflowError) as error:
@@ -360,7 +361,7 @@ class Parser:
                 made = registry.get(name)
                 cls = getattr(made, "Config", None)
                 if hasattr(made, "over_defaults"):
-                    mapping = made.over_defaults(mapping)
+                    mapping = {**made.over_defaults(mapping), "type": name}
         except ConfigError as error:
             self.problems += [Problem(_join(path, p.path), p.message) for p in error.problems]
             return MISSING

@@ -155,10 +155,22 @@ class JointEnv:
 
     def _infos(self, info: Any) -> dict[Any, Any]:
         info = {} if info is None else info
-        if isinstance(info, list | tuple) or any(
-            isinstance(info.get(key), Mapping) for key in self._keys.values()
-        ):
+        if not isinstance(info, Mapping):
             return self._of_each("infos", info)
+        own = {
+            name: info[key]
+            for name, key in self._keys.items()
+            if isinstance(info.get(key), Mapping)
+        }
+        if own:  # what is of nobody is of all
+            info = {key: value for key, value in info.items() if key not in self._keys.values()}
+        of_all = self._shared(info)
+        return {
+            name: {**part, **own[name]} if name in own else part for name, part in of_all.items()
+        }
+
+    def _shared(self, info: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Returns each player's part of what is said of all; a joint mask has one for each."""
         if ACTION_MASK not in info or not any(self._entries.values()):
             return dict.fromkeys(self._keys, info)
         masks = self._masks(info[ACTION_MASK])

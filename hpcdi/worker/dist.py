@@ -216,7 +216,7 @@ def allreduce_async(name: str, x: torch.Tensor) -> Reduction:
     if get_world_size() == 1:
         return Reduction(name, x, None)
     x.div_(get_world_size())  # before: then nothing is left to do after
-    if not x.is_contiguous():  # a copy of it is summed, see `in_one_piece`: at once
+    if not x.is_contiguous():  # at once, see `in_one_piece`
         replace_by_sum(x)
         return Reduction(name, x, None)
     with waiting_for(f"the mean of {name!r}"):

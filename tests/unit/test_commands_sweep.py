@@ -592,6 +592,8 @@ def test_a_sweep_that_is_resumed_as_a_job_is_checked(
     keep(*_short(tmp_path / "s"))
     assert cli.main(["sweep", "resume", "s"]) == 2
     assert "slurm.time: 1:00 is too short" in capsys.readouterr().err
+    assert cli.main(["sweep", CONFIG, "seed=0,1", "--dry-run", "--option=--time"]) == 2
+    assert "the time limit '' is not a duration" in capsys.readouterr().err
 
 
 def _short(root: Path) -> tuple[Sweep, list[dict[str, Any]]]:

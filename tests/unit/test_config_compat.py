@@ -272,3 +272,6 @@ def test_what_a_subclass_states_holds_in_a_run_and_for_any_type() -> None:
         assert (each.type, each.rate, each.window) == ("own", 0.25, {"size": 3, "more": 1})
         assert each.window.size == 3
     assert {"import_names", "window"} <= OwnRated.default_config().keys()
+    assert Parser().parse(Run, {}).part.type == "own", "whatever it states itself"
+    derived = OwnRated.parse_config(Rated.Config(rate=0.75))
+    assert (derived.rate, derived.window) == (0.75, {"size": 3})

@@ -514,3 +514,14 @@ def test_annotations_of_python_s_own_kinds_are_understood_on_all_ranks() -> None
     assert [problem.path for problem in parser.problems] == ["one", "pair"]
     assert "z: unknown key" in parser.problems[0].message
     assert parser.problems[1].message == "must have 2 values, not 3"
+
+
+def test_no_default_is_made_where_a_value_is_given() -> None:
+    def fails() -> list[int]:
+        raise AssertionError("it was called")
+
+    @dataclass(frozen=True)
+    class Made:
+        numbers: list[int] = dataclasses.field(default_factory=fails)
+
+    assert Parser().parse(Made, {"numbers": [3]}) == Made([3])

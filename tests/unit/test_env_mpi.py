@@ -519,6 +519,11 @@ class ClosedInAWay(Replaced):
         self.closed = f"remove {remove}"
 
 
+class ClosedInAnyWay(Replaced):
+    def close(self, *ranks: Any) -> None:
+        assert ranks, "a coupling was closed without its program's ranks"
+
+
 class Unclosed(Replaced):
     def close(self, comm: Any) -> None:
         raise OSError("the disk is full")
@@ -944,6 +949,7 @@ def test_a_coupling_that_fails_says_why_and_a_rank_s_death_comes_first(
     [
         (Coupling(), "it is not needed any more"), (Closed(), ""),
         (Unclosed(), "its coupling failed to close: OSError: the disk is full"),
+        (ClosedInAnyWay(), ""),
     ],
 )  # fmt: skip
 def test_a_coupling_is_closed_as_other_classes_are(made: Any, why_killed: str) -> None:

@@ -1081,13 +1081,14 @@ def test_infos_are_of_each_player_though_one_has_left() -> None:
     class Playing(Joint):
         def step(self, action: Any) -> Any:
             *told, _ = super().step(action)
-            return *told, {name: {"at": self.at} for name in ("ab" if self.at < 3 else "b")}
+            each = {name: {"at": self.at} for name in ("ab" if self.at < 3 else "b")}
+            return *told, {**each, "day": 10 + self.at}
 
     battle = as_battle(Playing("dict"))
     battle.reset(seed=0)
     for actions in ([0, 1], [1, 2], [None, 2]):
         *_, infos = battle.step(actions)
-    assert [info["at"] for info in infos] == [2, 3]
+    assert [(info["at"], info["day"]) for info in infos] == [(2, 13), (3, 13)]
 
 
 class EndsTogether(Joint):

@@ -135,7 +135,7 @@ class CoupledGroup:
         elif comm is not None:
             comm.deadline = time.monotonic() + _COUPLING_CLOSE_S
             comm.has_ended = lambda: False  # it may, while some of its ranks still send
-            if failure := failure_to_close(self._controller, comm):
+            if failure := failure_to_close(self._controller, comm, is_coupling=True):
                 self._group.give_up(f"its coupling failed to close: {failure}")
         self._group.release()
 

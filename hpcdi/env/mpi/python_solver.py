@@ -114,22 +114,29 @@ def serve(
         die(f"{type(error).__name__}: {error}")
 
 
-def failure_to_close(solver: PythonSolver, comm: Any) -> str:
-    """Have a solver write its last files; returns what it raised, and prints where; "": nothing."""
+def failure_to_close(solver: PythonSolver, comm: Any, *, is_coupling: bool = False) -> str:
+    """Have a solver write its last files; returns what it raised, and prints where; "": nothing.
+
+    The `close` of a coupling is given the communicator wherever it takes anything.
+    """
     close = getattr(solver, "close", None)
     if close is None:
         return ""
     try:
-        close(comm) if _takes_comm(close) else close()
+        close(comm) if _takes_comm(close, is_coupling) else close()
     except BaseException as error:  # whatever it is, also sys.exit
         traceback.print_exc()
         return EnvFailure.of(error).cause
     return ""
 
 
-def _takes_comm(close: Callable[..., object]) -> bool:
+def _takes_comm(close: Callable[..., object], is_coupling: bool) -> bool:
     """Decides whether a `close` is to be given the communicator; others may have arguments, too."""
-    arguments = parameters_of(close) or {}
+    arguments = parameters_of(close)
+    if arguments is None:  # of a compiled class, which does not say
+        return is_coupling
+    if is_coupling:
+        return bool(arguments)
     return "comm" in arguments or any(
         argument.default is argument.empty and argument.kind is argument.POSITIONAL_OR_KEYWORD
         for argument in arguments.values()
