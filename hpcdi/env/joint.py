@@ -89,16 +89,15 @@ class JointEnv:
         terminations, truncations = (
             self._ends(what, end) for what, end in zip(kinds, ends, strict=True)
         )
-        left = self._keys.keys() - {*acted}
-        seen, rewards = (
-            {name: own for name, own in of_all.items() if name not in left}
-            for of_all in (self._observations(seen), self._of_each("rewards", rewards))
-        )
         self.agents = [
             name
             for name in acted
             if not (terminations.get(name, False) or truncations.get(name, False))
         ]
+        seen, rewards = (
+            {name: own for name, own in of_all.items() if name in acted or name not in self._keys}
+            for of_all in (self._observations(seen), self._of_each("rewards", rewards))
+        )
         return seen, rewards, terminations, truncations, self._infos(info)
 
     def _observations(self, seen: Any) -> dict[Any, Any]:
@@ -120,6 +119,13 @@ class JointEnv:
         is_flat = isinstance(mask, np.ndarray | list | tuple) and [*map(np.ndim, mask[:1])] == [0]
         if is_flat and {len(mask)} == {*self._entries.values()}:
             return dict.fromkeys(self._keys, mask)
+        if isinstance(mask, Mapping):  # there may be none of those that have left
+            gone = {
+                key: np.ones(self._entries[name], np.int8)
+                for name, key in self._keys.items()
+                if self._entries[name] and name not in self.agents and key not in mask
+            }
+            mask = {**mask, **gone}
         ends = np.cumsum([*self._entries.values()])
         parts = np.split(self._layout.flat(mask), ends[:-1])
         return {name: part for name, part in zip(self._keys, parts, strict=True) if part.size}

@@ -1018,6 +1018,33 @@ def test_masks_of_all_players_are_split(kind: str, form: str, in_info: bool) -> 
     assert team.observation_space.contains(team.reset(seed=0)[0])
 
 
+@pytest.mark.parametrize("in_info", [True, False])
+def test_masks_are_of_those_that_go_on(in_info: bool) -> None:
+    class Playing(JointMasks):
+        def _masked(self, seen: Any, info: Any) -> Any:
+            seen, info = super()._masked(seen, info)
+            holder = info if in_info else seen
+            holder["action_mask"] = {
+                name: mask
+                for name, mask in holder["action_mask"].items()
+                if name == told or self.at < 2
+            }
+            return seen, info
+
+    told = "b"
+    battle = as_battle(Playing("dict", "parts", in_info=in_info))
+    battle.reset(seed=0)
+    seen = [battle.step(actions)[0] for actions in ([0, 2], [1, 1], [None, 2])]
+    assert [own["action_mask"].tolist() for own in seen[0]] == [[1, 0], [0, 1]]
+    assert seen[1][0] is None
+    assert seen[1][1]["action_mask"].tolist() == [0, 1]
+    told = "a"  # whose game is over
+    battle.reset(seed=0)
+    battle.step([0, 2])
+    with pytest.raises(EnvValueError, match=r"\['a'\]"):
+        battle.step([1, 1])
+
+
 @pytest.mark.parametrize("mask", [np.array([0, 1], np.int8), [0, 1], (0, 1)])
 def test_a_mask_of_one_player_s_entries_is_that_of_each(mask: Any) -> None:
     class OneForAll(JointMasks):
