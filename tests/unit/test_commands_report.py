@@ -108,12 +108,15 @@ def test_a_group_has_one_colour_in_all_charts(runs: Path, tmp_path: Path) -> Non
     with CurveFile(runs / "b0" / "curves.csv") as writer:
         for step in (0, 1000):
             writer.add_scalar("curves/success", 0.5, step)
+            for name in ("info/a/b", "info/a_b"):
+                writer.add_scalar(name, 0.5, step)
     target, plots = tmp_path / "r.html", tmp_path / "plots"
     assert cli.main(["report", str(runs), "-o", str(target), "--plots", str(plots)]) == 0
     keys = dict(re.findall(r'background:(#\w+)"></span>(nstep=\d)', target.read_text()))
     (second,) = (colour for colour, name in keys.items() if name == "nstep=3")
     assert colours_of((plots / "curves_evaluation_return.svg").read_text()) == [*keys]
     assert colours_of((plots / "curves_success.svg").read_text()) == [second]
+    assert sorted(file.stem for file in plots.glob("info*")) == ["info_a_b", "info_a_b_"]
     alone = tmp_path / "alone.svg"
     assert cli.main(["plot", str(runs), "--name", "curves/success", "-o", str(alone)]) == 0
     assert alone.read_text() == (plots / "curves_success.svg").read_text()

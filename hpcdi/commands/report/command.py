@@ -39,8 +39,13 @@ def main(arguments: Sequence[str]) -> int:
     page = page_of(groups, options.against)
     write_output(options.output, page)
     if options.plots is not None:
+        written = set[str]()
         for name, chart in charts_of(groups, options.against).items():
-            write_output(options.plots / f"{name.replace('/', '_')}.svg", chart)
+            file = name.replace("/", "_")
+            while file in written:  # a/b and a_b
+                file += "_"
+            written.add(file)
+            write_output(options.plots / f"{file}.svg", chart)
     size = human_bytes(len(page.encode()))
     sys.stdout.write(f"{options.output}: {runs_in(groups)}, {size}\n")
     return EXIT_DONE
