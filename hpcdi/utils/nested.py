@@ -191,7 +191,8 @@ def as_array(value: Any) -> Array:
     if not is_like_tensor(value):
         return np.asarray(value)
     tensor = value.detach().cpu()
-    is_missing = tensor.is_floating_point() and not hasattr(np, str(tensor.dtype)[len("torch.") :])
+    is_short = tensor.is_floating_point() and tensor.element_size() < 4
+    is_missing = is_short and not hasattr(np, str(tensor.dtype)[len("torch.") :])
     array: Array = (tensor.float() if is_missing else tensor).numpy()
     return array
 
