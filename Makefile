@@ -74,7 +74,7 @@ slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this mac
 	@$(BIN)/python -m pytest -q -n 3 --dist load --maxschedchunk 1 -m slurm -o faulthandler_timeout=1800 --durations=12 tests/slurm
 
 ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding
-	$(SAY) "test: DI-engine beside hpcdi (about 3 minutes)"
+	$(SAY) "test: DI-engine beside hpcdi (about 6 minutes)"
 	@nice -n 5 $(DING)/bin/python -m pytest -q -n 2 --dist loadfile -m ding \
 	  -o faulthandler_timeout=1800 tests/upstream
 
